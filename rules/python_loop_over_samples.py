@@ -18,10 +18,10 @@ from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.python_loops.asked import asked_by_environment, asked_one_by_one
 from advisor.evidence.python_loops.drawn_rounds import draw_loop
 from advisor.evidence.python_loops.groups import group_loop
-from advisor.evidence.python_loops.handmade import loop_place
+from advisor.evidence.python_loops.over_samples import loops_over_samples
 from advisor.evidence.python_loops.rounds import called_loop, differentiates
 from advisor.evidence.python_loops.stateful import remembers
-from advisor.evidence.python_loops.taken_loops import at_once_s, taken_loop
+from advisor.evidence.python_loops.taken_loops import at_once_s
 from advisor.evidence.spread import spread_s
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
@@ -256,14 +256,7 @@ _LISTS = frozenset(("list", "tuple", "zip", "split", "chunk", "unbind", "sorted"
 
 def _of_parts(evidence: Evidence) -> Finding | None:
     """A loop over parts of a tensor, by the operators that its rounds call: the one by which most is saved."""
-    loops: list[tuple[SampleLoop, Site]] = []
-    found = evidence.sample_loop
-    if found is not None and (place := loop_place(evidence, found, text_of)) is not None:
-        loops.append((found, place))
-    if (known := taken_loop(evidence, text_of)) is not None:
-        loops.append(known)
-    loops = [each for each in loops if group_loop(text_of(each[1].file), each[1].line) is not None]
-    loops = [each for each in loops if not _remembers(evidence, each[1])]
+    loops = loops_over_samples(evidence, text_of)
     longest = max(loops, key=lambda each: at_once_s(evidence, each[0]), default=None)
     return _parts_finding(evidence, *longest) if longest is not None else None
 

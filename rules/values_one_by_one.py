@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.bindings import on_line
-from advisor.evidence.python_loops.handmade import loop_place
+from advisor.evidence.python_loops.over_samples import loops_over_samples
 from advisor.evidence.python_loops.read_values import ReadValues, read_values
 from advisor.evidence.python_loops.rounds import loops_at
-from advisor.evidence.python_loops.taken_loops import taken_loop
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -85,13 +84,9 @@ class ValuesOneByOne(Rule):
 
 def _in_loop_over_samples(evidence: Evidence, found: ReadValues) -> bool:
     """Whether they are read in a loop whose rounds one operator does, of which python-loop-over-samples tells."""
-    taken, alike = taken_loop(evidence, text_of), evidence.sample_loop
-    places = [taken[1] if taken is not None else None]
-    places.append(loop_place(evidence, alike, text_of) if alike is not None else None)
     return any(
         one.site.file == place.file and on_line(loop, one.site.line)
-        for place in places
-        if place is not None
+        for _, place in loops_over_samples(evidence, text_of)
         for loop in loops_at(text_of(place.file), place.line)
         for one in found.sites
     )

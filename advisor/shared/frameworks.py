@@ -76,7 +76,7 @@ def told_every(evidence: Evidence, what: str) -> int | None:
     strategies = [values.get(f"{name}_strategy") for name in (("eval", "evaluation") if what == "eval" else (what,))]
     every = values.get(f"{what}_steps")
     if what == "eval" and not every:
-        every = values.get("logging_steps")  # by which it then goes
+        every = values.get("logging_steps")  # transformers evaluates by these where it is told no others
     # As a share of the steps it is a float.
     return every if "steps" in strategies and type(every) is int and every > 0 else None
 

@@ -59,7 +59,7 @@ _LEFT_OF_PICTURES = 0.06
 # pixels, grey), 5.16 and 1.22 (224 x 224, colours); of 49 x 49 7.9 and 0.5, 22.9 and 2.4; of 13 x 13 0.62 and 0.23,
 # 1.73 and 0.81 (torch 2.14, one thread). Of small ones as long, which do not take most of a batch.
 _BLUR, _BLURRED = re.compile(r"\b(gaussian_blur|GaussianBlur)\b"), 0.8
-_BLURRED_BASIS = "a Gaussian blur of 23 x 23 by rows and by columns: 4 to 5 times less CPU (measured)"
+_BLURRED_BASIS = "a Gaussian blur of 23 x 23 by rows and by columns: 4 to 6 times less CPU (measured)"
 # What calls a transform, or one of several, by chance, and is none of the parts that were timed.
 _DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
 
@@ -239,12 +239,12 @@ def _blurs(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
     if _workers_do(evidence, facts, part * _BLURRED):
         return None
     line = longest_statement(loader)
-    site = loader.site if line is None else line.site
+    called = loader.site if line is None else line.site
     return SlowPart(
         "blur",
         f"{what} takes {part:.0%} of making a batch: for each pixel torchvision's Gaussian blur multiplies the whole "
         "square around it.",
-        site if "site-packages" in longest.site.file else longest.site,
+        called if "site-packages" in longest.site.file else longest.site,
         part,
         part * _BLURRED,
         what,

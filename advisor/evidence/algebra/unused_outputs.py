@@ -127,10 +127,10 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
     found: list[_Chain] = []
     for lane in np.unique(operators.lane[outer]).tolist():
         rows = outer[operators.lane[outer] == lane].tolist()
-        labelled = [*(_labelled(trace, rows, ignored) if ignored else ()), *_by_columns(trace, rows)]
+        labelled = list(_labelled(trace, rows, ignored)) if ignored else []
         for_loss = {row for chain in labelled for row in chain.rows}
         taken = (chain for chain in _chains(trace, rows) if chain.taking not in for_loss)
-        chains = [*labelled, *(chain for chain in taken if _layers(trace, chain))]
+        chains = [*labelled, *_by_columns(trace, rows), *(chain for chain in taken if _layers(trace, chain))]
         if len(chains) > _MOST_CHAINS * len(steps):
             return {}, {}
         alone = (replace(chain, rows=_alone(trace, rows, chain, step)) for chain in chains)

@@ -97,9 +97,11 @@ def _counted(evidence: Evidence) -> tuple[float, float, float]:
     names = operators.name[rows]
     reads = names_like(evidence.trace, names, _READS.__contains__)
     before = names_like(evidence.trace, names, _BEFORE.__contains__)
+    if not reads.any():
+        return 0.0, 0.0, 0.0
     place = np.arange(len(rows))
-    last = np.maximum.accumulate(np.where(before, -1, place)) if len(rows) else place
-    runs = np.concatenate(([0], place[:-1] - last[:-1])) if len(rows) else place  # of `before`, up to the row
+    last = np.maximum.accumulate(np.where(before, -1, place))
+    runs = np.concatenate(([0], place[:-1] - last[:-1]))  # of `before`, up to the row
     read = np.flatnonzero(reads)
     first = read - runs[read]
     begin = operators.start[rows[first]]
@@ -108,4 +110,4 @@ def _counted(evidence: Evidence) -> tuple[float, float, float]:
     begin[follows] = operators.end[rows[first[follows] - 1]]
     spent = float((operators.end[rows[read]] - begin).sum())
     steps, whole = evidence.steps, float((evidence.steps.end - evidence.steps.start).sum())
-    return len(read) / len(steps), float(runs[read].sum()) / len(steps), spent / whole if whole else 0.0
+    return len(read) / len(steps), float(runs[read].sum()) / len(steps), spent / whole

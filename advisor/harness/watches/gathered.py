@@ -100,10 +100,8 @@ class Gathers:
         elif _of_rows(name, args, kwargs):
             rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
             layer = name == _LINEAR or name in _CONVOLUTIONS
-            if rows is None and layer and self.lines.lines and (site := _here()) is not None:
-                line = self.lines.lines.get(id(site))
-                if line is not None:
-                    line.others += 1
+            if rows is None and layer:
+                self._count_other()
             if rows is None or (rows.channels and name in _NORMS):
                 return
             if layer and rows.channels != (name in _CONVOLUTIONS):
@@ -157,6 +155,13 @@ class Gathers:
     def _keep(self, tensor: Any, rows: _Rows) -> None:
         if tensor.dim() >= 2 and not tensor.is_inference():
             self._rows[id(tensor)] = weakref.ref(tensor), tensor._version, rows
+
+    def _count_other(self) -> None:
+        """A layer has been given rows of which nothing is known: of note on a line that looked up ones are given."""
+        site = _here() if self.lines.lines else None
+        line = self.lines.lines.get(id(site))
+        if line is not None:
+            line.others += 1
 
     def _count(self, rows: _Rows, columns: int, result: Any, seconds: float, layer: bool) -> None:
         given = _columns(result, rows.channels)
