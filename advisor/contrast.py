@@ -255,6 +255,7 @@ def _surroundings(record: RunRecord) -> dict[str, str]:
             facts[_WORDS.get(field.name, field.name)] = value
     facts |= environment.packages
     facts |= environment.variables
+    facts["ranks"] = record.world_size
     facts["step"] = record.step_kind
     facts["training of the script"] = record.training
     facts["samples per step"] = record.timing.samples_per_step

@@ -218,7 +218,10 @@ def _verdict(evidence: Evidence, found: Sequence[Diagnosed]) -> str:
 
 
 def _environment(record: layout.RunRecord) -> dict[str, object]:
-    return {**dataclasses.asdict(record.environment), "device": dataclasses.asdict(record.device)}
+    facts = {**dataclasses.asdict(record.environment), "device": dataclasses.asdict(record.device)}
+    if record.rank is not None and (record.world_size or 1) > 1:
+        facts["rank"] = f"{record.rank} of {record.world_size}"
+    return facts
 
 
 def entry(number: int, each: Diagnosed, evidence: Evidence, root: str) -> FindingDocument:

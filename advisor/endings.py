@@ -116,7 +116,7 @@ def check(record: RunRecord, python: str, run_dir: Path) -> None:
         record.notes.append(
             f"the script failed after {record.steps} steps ({failure.message}); reported is what ran before"
         )
-    if not enough and (run_dir / layout.CHILD_TRAINS).exists():
+    if not enough and record.rank is None and (run_dir / layout.CHILD_TRAINS).exists():
         raise AdvisorError(CHILDREN_TRAIN, errors.NO_STEP)
     if not enough:
         raise AdvisorError(_no_step(record), errors.NO_STEP)

@@ -38,6 +38,9 @@ HANG_FILE = "hang.txt"
 # Of the timing window what is known of one that came to its end only.
 _OF_WHOLE_WINDOWS = ("cpu_s", "children_cpu_s", "page_faults", "pages_kept", "system_s")
 
+# What scripts that train in several processes are started with, and the modules that those commands run.
+_LAUNCHERS = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
+
 Progress = Callable[[Status], None]
 
 
@@ -54,8 +57,15 @@ class Command:
 
     @property
     def name(self) -> str:
-        """Short name for folders: the script's without its ending."""
+        """Short name for folders: the script's without its ending; of a launcher's command that of what it starts."""
+        if self.module and self.script in _LAUNCHERS.values():
+            return next((Path(each).stem for each in self.argv if each.endswith(".py")), self.script)
         return self.script.rpartition(".")[2] if self.module else Path(self.script).stem
+
+
+def launcher(script: str) -> str | None:
+    """The module to run where `script` is the name of a launcher, as ``torchrun``, and no file; None otherwise."""
+    return None if Path(script).exists() else _LAUNCHERS.get(script)
 
 
 def find_python(chosen: str | None) -> str:
@@ -306,7 +316,12 @@ def _prepare(command: Command, run_dir: Path, options: Options, protected: _Prot
         parent_pid=os.getpid(),
     )
     options_path.write_text(json.dumps(layout.to_dict(filled)))
-    for name in (layout.RUN_JSON, layout.PARTIAL_JSON, layout.CHILD_TRAINS):  # of an earlier run into this folder
+    for name in (
+        layout.RUN_JSON,
+        layout.PARTIAL_JSON,
+        layout.CHILD_TRAINS,
+        layout.MEASURED_RANK,
+    ):  # of an earlier run into this folder
         (run_dir / name).unlink(missing_ok=True)
     return options_path, (run_dir / layout.OUTPUT_LOG).open("wb")
 

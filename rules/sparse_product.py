@@ -21,20 +21,21 @@ _LEAST_GAIN = 1.15
 # them, 20e-9 to 27e-9 of a number, and 0.2e-3 of a call. Another machine is taken to be faster or slower in all of it.
 _FULL_S, _SPARSE_S, _CALL_S = 9.2e-12, 0.05e-9, 0.03e-3
 _TURNED_S, _BACKWARD_CALL_S = 25e-9, 0.25e-3
+_MADE_S = 2e-9
+_MADE_EACH_STEP = 0.5  # matrices of a step that none before it had: those of one step, and all of the next
 
 
 class SparseProducts(Rule):
     """A step multiplies with a matrix of which nearly all numbers are zeros.
 
-    A graph's adjacency, an incidence matrix, an interpolation between grids: of thousands of columns a row has a few
-    numbers. As a full matrix it is read and multiplied whole; ``to_sparse_csr()`` keeps the numbers alone, and
-    ``A @ x`` multiplies with these, in the backward as well: for matrices of 0.1% to 2% a hundredth to a third of the
-    time. Reported where a run has seen it: what is multiplied, how much of it is not zero, and that it is the same
-    matrix in each step.
+    A graph's adjacency, a batch of graphs as blocks of one matrix, an incidence matrix, an interpolation between grids:
+    of thousands of columns a row has a few numbers. As a full matrix it is read and multiplied whole;
+    ``to_sparse_csr()`` keeps the numbers alone, and ``A @ x`` multiplies with these, in the backward as well: for
+    matrices of 0.1% to 2% a hundredth to a third of the time. Reported where a run has seen it: what is multiplied, how
+    much of it is not zero, and whether each step has another matrix, which would be made sparse each time.
 
-    When not: another matrix for each batch, which would have to be made sparse each time; one that is trained; an
-    exporter or compiler that knows no sparse tensors; 16 bits, in which a CPU has no sparse product. On a GPU it is not
-    reported: there calls take no time of their own.
+    When not: a matrix that is trained; an exporter or compiler that knows no sparse tensors; 16 bits, in which a CPU
+    has no sparse product. On a GPU it is not reported: there calls take no time of their own.
 
     Source: Kipf and Welling 2017, "Semi-Supervised Classification with Graph Convolutional Networks", section 2.3 (a
     sparse product, linear in the edges); PyTorch docs, ``torch.sparse``, "Sparse CSR Tensor". The gain is by the time
@@ -60,12 +61,14 @@ class SparseProducts(Rule):
         longest = lines[0]
         way = by_way_of(longest.site, [longest.site, *longest.called_from])
         others = f", and at {len(lines) - 1} more" if len(lines) > 1 else ""
+        made = sum(each.made for each in lines) >= _MADE_EACH_STEP
+        which = "another one in each step" if made else "the same in each step"
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"{min(now / step_s, 1.0):.0%} of the step multiplies with a matrix of {longest.rows:,} x "
             f"{longest.columns:,} numbers, at {at(longest.site)}{way}{others}, and all but {longest.numbers:,} of them "
-            f"({_filled(longest):.2g}%) are zeros, the same in each step.",
+            f"({_filled(longest):.2g}%) are zeros, {which}.",
             gain=gain,
             evidence={
                 "rows": longest.rows,
@@ -76,9 +79,20 @@ class SparseProducts(Rule):
                 "step_s": step_s,
             },
             site=longest.site,
+            parameters={"made": made},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
+        if finding.parameters.get("made"):
+            return Advice(
+                f"Make what is multiplied {where(finding.site)} sparse where each batch makes it, before the layers: "
+                "A = A.to_sparse_csr(), which A @ x and torch.mm(A, x) take as it is (for an x of two dimensions), and "
+                "so does their backward. Better still, never write the zeros: keep each sample's edges, add to them "
+                "the number of the rows before it, and build torch.sparse_coo_tensor(edges, weights, (n, n))"
+                ".to_sparse_csr(), or sum with torch.zeros_like(x).index_add(0, to, x[of]); where all samples have "
+                "about as many rows, torch.bmm of a batch (B, n, n) that is padded to the longest.",
+                "what else reads the matrix, element by element or as a full one, only its author can tell",
+            )
         return Advice(
             f"Make what is multiplied {where(finding.site)} sparse once, where it is made: A = A.to_sparse_csr(). "
             "A @ x and torch.mm(A, x) then take it as it is, for an x of two dimensions (of three: with its samples "
@@ -93,6 +107,12 @@ class SparseProducts(Rule):
             after="",
             advice="A = A.to_sparse_csr()",
         ),
+        Example(
+            before="hidden = torch.matmul(batch_adj, hidden)  # <-\n",
+            after="",
+            parameters={"made": True},
+            advice="keep each sample's edges",
+        ),
     )
     LEAVES_ALONE = (Example("hidden = torch.sparse.mm(adj, support)  # <-\n", ""),)
 
@@ -106,4 +126,5 @@ def _saved_s(line: SparseProduct) -> float:
     """Seconds of a step that sparse products would save of a line; negative where they take longer."""
     forward = _SPARSE_S * line.needed + _CALL_S * line.calls
     backward = _SPARSE_S * line.needed + _TURNED_S * line.turned + _BACKWARD_CALL_S * line.calls
+    forward += _MADE_S * line.made_numbers + _TURNED_S * line.turned * line.made / max(line.calls, 1.0)
     return saved_s(line, _FULL_S * line.multiplied, forward, backward)

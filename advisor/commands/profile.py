@@ -109,14 +109,16 @@ def profile(
 ) -> None:
     """Run SCRIPT as it is, measure its steps, report what to change, and try out the changes that you accept.
 
-    The script's own options go after `--`: advisor profile train.py -- --epochs 1. It is stopped as soon as enough was
-    measured, and every file that it changed is put back; what it wrote anew is kept in the session's folder. A change
-    is tried on a copy in memory: your files stay as they are until you say otherwise at the end.
+    The script's own options go after `--`: advisor profile train.py -- --epochs 1. What torchrun or accelerate launch
+    starts is profiled at rank 0: advisor profile torchrun -- --nproc-per-node 2 train.py. The script is stopped as
+    soon as enough was measured, and every file that it changed is put back; what it wrote anew is kept in the
+    session's folder. A change is tried on a copy in memory: your files stay as they are until you say otherwise at
+    the end.
     """
     from rich.console import Console
 
     from advisor import gate
-    from advisor.launch import find_python
+    from advisor.launch import find_python, launcher
     from advisor.profile import Talk, profile
     from advisor.profile import resume as go_on
     from advisor.report import question
@@ -149,8 +151,10 @@ def profile(
             done = go_on(resume, talk, accept=accept, budget=budget, min_gain=min_gain)
         else:
             assert script is not None
+            launched = None if module else launcher(script)
+            module = module or launched is not None
             settings = Settings(
-                script=script if module else os.path.abspath(script),
+                script=(launched or script) if module else os.path.abspath(script),
                 module=module,
                 argv=list(arguments),
                 python=find_python(interpreter),

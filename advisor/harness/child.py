@@ -1,4 +1,7 @@
-"""What a Python process started by the script does for the run: patched sources, the journal, time per batch."""
+"""What a Python process started by the script does for the run: patched sources, the journal, time per batch.
+
+One that turns out to be rank 0 of a distributed job is observed from there on (:mod:`.ranks`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from .imports import PostImport
 from .loading.loaders import fetch_patches
 from .machine.openblas import OpenBlas
 from .options import home, read_options
+from .ranks import Ranks
 from .status import tell_child_trains
 from .undo.journal import Journal
 from .undo.savers import protect
@@ -25,7 +29,7 @@ def join(options_path: str) -> None:
         overlay = Overlay(options.overlay)
         overlay.install()
         overlay.serve_main()
-    imports = PostImport()
+    imports, journal = PostImport(), None
     if options.restore:
         journal = Journal(options.run_dir, lambda text: None, home(options))
         protect(imports, journal)
@@ -34,9 +38,14 @@ def join(options_path: str) -> None:
     openblas = OpenBlas()
     imports.when_imported("numpy", openblas.numpy_loaded)
 
+    ranks = Ranks(options, imports, journal)
+    ranks.install()
+
     def fetcher_loaded(module: ModuleType) -> None:
-        for patch in fetch_patches(options.run_dir, -1, openblas):
-            patch.on()
+        if not ranks.joined:
+            ranks.timed += fetch_patches(options.run_dir, -1, openblas)
+            for patch in ranks.timed:
+                patch.on()
 
     def torch_loaded(torch: ModuleType) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook

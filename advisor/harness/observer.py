@@ -21,7 +21,7 @@ from .machine import environment, rates
 from .machine.openblas import OpenBlas
 from .patches import Patch
 from .places import owner, user_site
-from .status import StatusFile
+from .status import StatusFile, measured_elsewhere
 from .stop import Stop, end_process
 from .undo.journal import Journal
 from .windows import Windows
@@ -208,7 +208,7 @@ class Observer:
 
     def write(self, failure: Failure | None = None) -> None:
         """Complete the record and write ``run.json``, atomically; the first call counts."""
-        if self._written or os.getpid() != self._status._pid:
+        if self._written or os.getpid() != self._status._pid or measured_elsewhere(self._options.run_dir):
             return
         self._written = True
         record = self.record
@@ -243,6 +243,10 @@ class Observer:
         record.training_steps = [*record.training_steps[: record.training], record.steps]
         record.seen = dict(windows.finder.seen)
         record.environment = environment.environment(torch)
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+            if getattr(record, name) is None and os.environ.get(variable, "").isdigit():
+                setattr(record, name, int(os.environ[variable]))
+        record.environment.usable_cpus = environment.share_of_cpus(record.environment.usable_cpus, record.world_size)
         record.environment.openblas_threads = self._openblas.threads
         kind, _, index = windows.device().partition(":")
         record.device = environment.device(torch, kind, int(index or 0))
@@ -271,9 +275,6 @@ class Observer:
                 record.graph_breaks, record.recompiled = graphs.graph_breaks(), graphs.recompiled()
             except Exception:  # books of another version: what they say is not worth a run
                 self.note("what Dynamo says of its graphs could not be read")
-        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
-            if os.environ.get(variable, "").isdigit():
-                setattr(record, name, int(os.environ[variable]))
 
 
 # Endings under which training code saves its state, until it is whole under one more (``.pt.tmp``); a log file that

@@ -6,52 +6,39 @@ import atexit
 import builtins
 import contextlib
 import ctypes
-import errno
 import faulthandler
 import gc
 import io
 import linecache
 import os
-import random
 import runpy
 import signal
 import sys
-import threading
 import time
-import traceback
 from types import CodeType, ModuleType
 from typing import Any
 
+from .explicit_step import offer_step
+from .how_ended import NoModuleError, exited, failed, watch
 from .imports import PostImport
 from .layout import Failure, Options, RunRecord
 from .observer import Observer
 from .options import home, read_options
 from .overlay import Overlay
 from .patches import Patch
+from .seeds import seed_generators
 from .settings_files import SettingsFiles
 from .stop import Stop, end_process, leave
-from .undo.journal import Journal, NoRoomError, cache_folders
+from .undo.journal import Journal, cache_folders
 from .undo.savers import protect
 
-# How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
-_GRACE_SECONDS = 10.0
 HANG_FILE = "hang.txt"
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-# As PyTorch, CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED) and the system say it, in small letters.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "_status_alloc_failed")
 # Standard modules that only we load, as far as a script with torch is concerned.
 _OURS_ONLY = ("statistics", "decimal", "fractions", "shlex", "resource")
 
-
 _FILE = io.IOBase.__bases__[0]  # without the registry of abstract classes, which would ask every type at length
 _BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.BytesIO)
-
-
-class NoModuleError(Exception):
-    """``-m`` names a module that is not there."""
 
 
 def main(options_path: str) -> None:
@@ -78,15 +65,15 @@ def main(options_path: str) -> None:
         served = {os.path.dirname(path) for path in options.overlay.values()}
         journal.on_read = SettingsFiles(record.settings, (options.run_dir, *served, *cache_folders())).read
     observer = Observer(options, record, imports, journal)
-    observer.on_stop = _watch
+    observer.on_stop = watch
     if journal is not None:
         protect(imports, journal)
         journal.install()
     _watch_exit(observer)
-    _offer_step(imports, observer)
+    offer_step(imports, observer)
     _arrange_path(options)
     if options.seed is not None:
-        _seed(options.seed, imports)
+        seed_generators(options.seed, imports)
     status = 1
     try:
         _forget_hidden(options)
@@ -94,12 +81,12 @@ def main(options_path: str) -> None:
     except Stop:
         status = 0
     except SystemExit as error:
-        status = _exited(error, observer)
+        status = exited(error, observer)
     except KeyboardInterrupt:
         observer.write(Failure(kind="interrupt", message="interrupted"))
         status = 130
     except BaseException as error:
-        status = _failed(error, observer)
+        status = failed(error, observer)
     else:
         record.ended = record.ended or "finished"
         observer.write()
@@ -109,7 +96,7 @@ def main(options_path: str) -> None:
     if observer.stop_requested:
         status = 0
     else:
-        _watch()
+        watch()
     if options.restore:
         ending.status = status
     sys.exit(status)  # threads, atexit: as Python ends, with the status that says whether the record is good
@@ -189,105 +176,6 @@ def _arrange_path(options: Options) -> None:
     sys.path.insert(0, first)
 
 
-def _seed(seed: int, imports: PostImport) -> None:
-    """Python's generator now, NumPy's once it is there; torch's are the observer's, the order of sets the parent's.
-
-    Workers of a loader take theirs from torch's. Generators that the script makes without a seed stay as they are.
-    """
-    random.seed(seed)
-    imports.when_imported("numpy.random", lambda module: module.seed(seed % 2**32))
-
-
-def _offer_step(imports: PostImport, observer: Observer) -> None:
-    """``import advisor; advisor.step()`` works in the script, whether or not we are installed for its Python."""
-
-    def step() -> None:
-        if observer.windows is not None:
-            observer.windows.explicit_step()
-
-    def loaded(module: ModuleType) -> None:
-        if hasattr(module, "_on_step"):
-            module.__dict__["_on_step"] = step
-
-    imports.when_imported("advisor", loaded)
-    sys.meta_path.append(_Fallback())
-
-
-class _Fallback:
-    """Finds our own ``advisor`` when nobody else does: only its ``step`` is there for the script."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != "advisor":
-            return None
-        import importlib.util
-
-        return importlib.util.spec_from_file_location("advisor", os.path.join(os.path.dirname(_HERE), "__init__.py"))
-
-
-# How the script ended.
-
-
-def _exited(error: SystemExit, observer: Observer, how: str = "sys.exit") -> int:
-    code = error.code
-    number = 0 if code is None else code if isinstance(code, int) else 1
-    enough = observer.windows is not None and observer.windows.boundaries >= 2
-    if number == 0 or enough:
-        observer.record.ended = observer.record.ended or "finished"
-        observer.write()
-        return 0
-    message = f"the script ended itself with {how}({code!r})"
-    observer.write(Failure(kind="exit", message=message, exit_code=number))
-    return 1
-
-
-def _failed(error: BaseException, observer: Observer) -> int:
-    if observer.stop_requested:
-        return 0  # a `finally` of the script's that failed because we stopped it
-    kind = "exception"
-    text = str(error)
-    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if out_of_memory or any(each in text.lower() for each in _NO_MEMORY):
-        kind = "oom"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        kind = "no_room"
-    if isinstance(error, NoModuleError):
-        observer.write(Failure(kind="no_module", message=f"there is no module to run: {text}"))
-        return 1
-    last = traceback.format_exception_only(type(error), error)[-1].strip()
-    if isinstance(error, NoRoomError):
-        kind, last = "no_room", error.strerror or str(error)
-    own = _without_ours(error)
-    observer.write(Failure(kind=kind, message=last, traceback=own))
-    with contextlib.suppress(Exception):
-        sys.stderr.write(own)
-    return 1
-
-
-def _without_ours(error: BaseException) -> str:
-    """The traceback as the script would have shown it: frames of the harness left out."""
-    summary = traceback.TracebackException.from_exception(error)
-    _clean(summary)
-    return "".join(summary.format())
-
-
-def _clean(summary: traceback.TracebackException) -> None:
-    summary.stack = traceback.StackSummary.from_list([frame for frame in summary.stack if not _ours(frame.filename)])
-    for linked in (summary.__cause__, summary.__context__):
-        if linked is not None:
-            _clean(linked)
-
-
-def _ours(filename: str) -> bool:
-    return os.path.abspath(filename).startswith(_HERE + os.sep) or filename in ("<frozen runpy>", runpy.__file__)
-
-
-def _watch() -> None:
-    """The record is written; a script that does not end by itself now is ended."""
-    timer = threading.Timer(_GRACE_SECONDS, end_process, (0,))
-    timer.daemon = True
-    timer.start()
-
-
 def _watch_exit(observer: Observer) -> None:
     """``os._exit`` leaves no time for anything: what was measured is written before it."""
     pid = os.getpid()
@@ -296,7 +184,7 @@ def _watch_exit(observer: Observer) -> None:
         def leave(status: int) -> Any:
             if os.getpid() == pid:  # not in a forked child, which always leaves like this
                 with contextlib.suppress(Exception):
-                    _exited(SystemExit(status), observer, "os._exit")
+                    exited(SystemExit(status), observer, "os._exit")
             return original(status)
 
         return leave

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from .layout import CHILD_TRAINS, STATUS_JSON, Status, to_dict
+from .layout import CHILD_TRAINS, MEASURED_RANK, STATUS_JSON, Status, to_dict
 
 
 class StatusFile:
@@ -17,6 +17,7 @@ class StatusFile:
     """
 
     def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
         self._path = os.path.join(run_dir, STATUS_JSON)
         self.status = Status(since=time.time())
         self._quiet = threading.Event()  # set while nothing may be written
@@ -49,7 +50,7 @@ class StatusFile:
         self.write()
 
     def write(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or measured_elsewhere(self._run_dir):
             return
         temporary = f"{self._path}.{threading.get_ident()}"
         try:
@@ -61,6 +62,15 @@ class StatusFile:
 
     def stop(self) -> None:
         self._stop.set()
+
+
+def measured_elsewhere(run_dir: str) -> bool:
+    """Whether another process than this one is measured, because it is rank 0 of a job that the script has started."""
+    try:
+        with open(os.path.join(run_dir, MEASURED_RANK), encoding="utf-8") as file:
+            return file.read().strip() != str(os.getpid())
+    except OSError:
+        return False
 
 
 def tell_child_trains(run_dir: str) -> None:

@@ -107,7 +107,7 @@ class Windows:
         self._gpu_memory = GpuMemory(torch)
         self._faults = PageFaults()
         self._caches = Caches()
-        self._neighbours = Neighbours()
+        self._neighbours = Neighbours(options.parent_pid)
         self._timing_began = 0.0
         self._whole_at: int | None = None  # intervals: with so many, what comes every so many steps has its share
         self._profiler: OurProfiler | None = None

@@ -264,7 +264,8 @@ def script(path: str | None) -> str:
 
 def headline(document: Findings) -> list[str]:
     """The run in a few words: script, device, step time, throughput; what is not known is left out."""
-    words = [script(document.script), document.device]
+    rank = document.environment.get("rank")
+    words = [script(document.script), f"rank {rank}" if rank else "", document.device]
     if document.step_ms is not None:
         words.append(f"{milliseconds(document.step_ms)} per step")
     if document.samples_per_s is not None:

@@ -1,4 +1,4 @@
-"""Matrices that are mostly zeros are told by what is in them, and only where each step has the same ones."""
+"""Matrices that are mostly zeros are told by what is in them, and by whether each step has others."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ def test_a_graph_is_seen_with_how_many_numbers_it_has(multiply: Product, width: 
     assert (line.rows, line.columns, line.numbers) == (NODES, NODES, int(a.sum()))
     assert (line.multiplied, line.needed) == (NODES * NODES * width, int(a.sum()) * width)
     assert line.turned == int(a.sum()) and line.seconds == 1.0 and line.differentiated_s == 0
+    assert line.made == line.made_numbers == 0
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(lambda step: graph(seed=step), id="another one for each batch"),
-        pytest.param(lambda step: KEPT.fill_diagonal_(float(step)), id="one that is written to"),
         pytest.param(lambda step: FULL, id="a fifth of it numbers"),
         pytest.param(lambda step: TRAINED, id="one that is trained"),
         pytest.param(lambda step: NOTHING, id="nothing in it"),
@@ -67,13 +66,21 @@ def test_other_matrices_are_left_alone(made: Callable[[int], torch.Tensor]) -> N
     assert not seen(lambda step: made(step) @ torch.rand(NODES, 16, dtype=made(step).dtype))
 
 
-def test_one_that_each_step_makes_for_all_its_layers_is_left_alone() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda step: graph(seed=step), id="another one for each batch"),
+        pytest.param(lambda step: KEPT.fill_diagonal_(float(step)), id="one that is written to"),
+    ],
+)
+def test_one_that_each_step_makes_for_all_its_layers_is_told_once(made: Callable[[int], torch.Tensor]) -> None:
     def step(number: int) -> None:
-        a = graph(seed=number)
+        a = made(number)
         for _ in range(4):
             a @ torch.rand(NODES, 16)
 
-    assert not seen(step)
+    (line,) = seen(step)
+    assert (line.calls, line.made, line.made_numbers) == (4, 1, NODES * NODES)
 
 
 def test_the_same_ones_of_several_layers_are_added_up() -> None:

@@ -39,6 +39,14 @@ def test_most_of_the_products_goes(scene: Any, tmp_path: Path) -> None:
     assert "to_sparse_csr" in RULE.fix(finding, Sources()).text
 
 
+def test_one_that_each_step_makes_anew_has_to_be_made_sparse_first(scene: Any, tmp_path: Path) -> None:
+    (same,) = findings(scene, tmp_path, line(calls=6.0))
+    (anew,) = findings(scene, tmp_path, line(calls=6.0, made=1.0, made_numbers=2200.0 * 2200))
+    assert 1.2 < anew.gain.likely < same.gain.likely - 0.1
+    assert "another one in each step" in anew.summary and "the same in each step" in same.summary
+    assert "keep each sample's edges" in RULE.fix(anew, Sources()).text
+
+
 @pytest.mark.parametrize(
     "facts",
     [

@@ -52,6 +52,7 @@ __all__ = [
     "FORWARD_RANGE",
     "JOURNAL_DIR",
     "JOURNAL_LOG",
+    "MEASURED_RANK",
     "MOST_MATRICES",
     "OPTIONS_ENV",
     "OPTIONS_JSON",
@@ -114,6 +115,7 @@ OPTIONS_JSON = "options.json"
 OUTPUT_LOG = "output.log"
 PARTIAL_JSON = "run.partial.json"  # the record after the profile window, should the detail window kill the script
 CHILD_TRAINS = "child-trains"  # exists when a process that the script started does optimizer steps
+MEASURED_RANK = "measured-rank"  # exists when rank 0 of a job that the script starts is measured: its process
 DETAIL_DIR = "detail"
 FILES_DIR = "files"
 JOURNAL_DIR = "journal"

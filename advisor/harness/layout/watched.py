@@ -176,7 +176,7 @@ class ZeroRow:
 
 @dataclass
 class SparseProduct:
-    """A line that multiplies with a matrix of which nearly all numbers are zeros: the same one in each step."""
+    """A line that multiplies with a matrix of which nearly all numbers are zeros."""
 
     site: Site = field(default_factory=Site)
     called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
@@ -187,6 +187,9 @@ class SparseProduct:
     multiplied: float = 0.0  # … multiplications in them, with additions, …
     needed: float = 0.0  # … those of numbers that are none of zero, …
     turned: float = 0.0  # … and these numbers
+    # Of a step's matrices those that no step before has had: how many, and their numbers, zeros as well.
+    made: float = 0.0
+    made_numbers: float = 0.0
     seconds: float = 0.0  # what the calls take, on the host; of that …
     differentiated_s: float = 0.0  # … whose results a backward goes through
 

@@ -56,6 +56,16 @@ def usable_cpus() -> float:
     return min(count, quota) if quota else count
 
 
+def share_of_cpus(cpus: float, world_size: int | None) -> float:
+    """Of `cpus` cores those of this process, where other ranks of its job compute on them, too.
+
+    How many of them are on this machine a launcher says (``LOCAL_WORLD_SIZE``); all of `world_size` where none does.
+    """
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = int(said) if said.isdigit() else world_size or 1
+    return max(1.0, cpus / max(1, ranks)) if ranks > 1 else cpus
+
+
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -10,34 +10,37 @@ _LEAST_S = 1.0  # of a window: its clock ticks in hundredths of a second
 
 
 class Neighbours:
-    """Told when a window begins and ends, and asked in between for nothing. Linux only; elsewhere nothing is known."""
+    """Told when a window begins and ends, and asked in between for nothing. Linux only; elsewhere nothing is known.
 
-    def __init__(self) -> None:
+    What the process `starter` has started is the script, with all ranks of its job: not others.
+    """
+
+    def __init__(self, starter: int = 0) -> None:
+        self._starter = starter
         self._began: tuple[float, float, float] | None = None
 
     def begin(self) -> None:
-        self._began = _now()
+        self._began = self._now()
 
     def end(self) -> tuple[float, float] | None:
         """Cores that others kept busy on average, and cores that were idle, of those that this process may use.
 
         None where that cannot be read, or the window was shorter than a second.
         """
-        before, after = self._began, _now()
+        before, after = self._began, self._now()
         if before is None or after is None or after[0] - before[0] < _LEAST_S:
             return None
         seconds, busy, own = (later - earlier for earlier, later in zip(before, after, strict=True))
         return max(0.0, busy - own) / seconds, max(0.0, len(os.sched_getaffinity(0)) - busy / seconds)
 
-
-def _now() -> tuple[float, float, float] | None:
-    """Now, the CPU seconds of all programs on the usable cores, and those of this one with all that it has started."""
-    try:
-        # The moment is taken in between, as the two others are.
-        busy, moment = busy_seconds(os.sched_getaffinity(0)), time.perf_counter()
-        return moment, busy, own_seconds(os.getpid())
-    except (OSError, AttributeError, ValueError, IndexError):
-        return None
+    def _now(self) -> tuple[float, float, float] | None:
+        """Now, the CPU seconds of all programs on the usable cores, and those of the script with all it has started."""
+        try:
+            # The moment is taken in between, as the two others are.
+            busy, moment = busy_seconds(os.sched_getaffinity(0)), time.perf_counter()
+            return moment, busy, own_seconds(started_by(self._starter))
+        except (OSError, AttributeError, ValueError, IndexError):
+            return None
 
 
 def busy_seconds(cpus: set[int]) -> float:
@@ -49,6 +52,15 @@ def busy_seconds(cpus: set[int]) -> float:
             if name in names:
                 ticks += sum(int(fields[place]) for place in _BUSY if place < len(fields))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def started_by(starter: int) -> int:
+    """The process that `starter` has started and that this one descends from, or is; this one where there is none."""
+    pid, parent = os.getpid(), os.getppid()
+    while parent not in (starter, 0):
+        fields = _fields(str(parent))
+        pid, parent = parent, int(fields[1]) if fields else 0
+    return pid if parent else os.getpid()
 
 
 def own_seconds(pid: int) -> float:

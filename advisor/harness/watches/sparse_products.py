@@ -1,6 +1,7 @@
-"""What a step's forwards multiply with that is a matrix of zeros but for a few numbers, and always the same one.
+"""What a step's forwards multiply with that is a matrix of zeros but for a few numbers.
 
-A graph's adjacency, an incidence, an interpolation: told by what is in it, whoever made it.
+A graph's adjacency, a batch of graphs as blocks of one, an incidence, an interpolation: told by what is in it, whoever
+made it, and by whether a step makes it anew.
 """
 
 from __future__ import annotations
@@ -27,10 +28,8 @@ class SparseProducts:
 
     torch: ModuleType
     lines: ByLine[SparseProduct] = field(default_factory=ByLine)
-    # Identity of a matrix → it, how often it had been written to, which one it was, and how many numbers it has.
-    _known: dict[int, tuple[Callable[[], Any], int, int, int]] = field(default_factory=dict)
-    _used: list[dict[int, set[int]]] = field(default_factory=lambda: [{}])  # by step and line
-    _seen: int = 0
+    # Identity of a matrix → it, how often it had been written to, and how many numbers it has.
+    _known: dict[int, tuple[Callable[[], Any], int, int]] = field(default_factory=dict)
 
     def called(self, name: str, args: tuple[Any, ...], result: Any, seconds: float) -> None:
         """A function of that name has run for so long, and gave `result`."""
@@ -43,7 +42,7 @@ class SparseProducts:
         torch: Any = self.torch
         if torch.is_autocast_enabled("cpu"):  # which has no sparse product in 16 bits
             return
-        number, filled = self._numbers(matrix)
+        filled, new = self._numbers(matrix)
         if not 0 < filled <= _MOST_FILLED * matrix.numel():
             return
         rows, columns = (int(size) for size in matrix.shape)
@@ -52,7 +51,9 @@ class SparseProducts:
         )
         if line is None:
             return
-        self._used[-1].setdefault(id(line.site), set()).add(number)
+        if new:
+            line.made += 1
+            line.made_numbers += rows * columns
         width = other.numel() / columns
         line.calls += 1
         line.seconds += seconds
@@ -64,26 +65,24 @@ class SparseProducts:
     def step_ends(self) -> None:
         """What was seen since the last one is one step's."""
         self.lines.step_ends()
-        self._used.append({})
 
     def per_step(self, steps: int, least_s: float) -> list[SparseProduct]:
-        """The lines that multiply with the same matrices in all steps."""
-        found, used = self.lines.per_step(steps, least_s), self._used[:steps]
-        return [each for each in found if all(step.get(id(each.site)) == used[0].get(id(each.site)) for step in used)]
+        """The lines that multiply with such matrices."""
+        return self.lines.per_step(steps, least_s)
 
     def _plain(self, tensor: Any) -> bool:
         torch: Any = self.torch
         plain = isinstance(tensor, torch.Tensor) and may_compute(torch, tensor) and tensor.device.type == "cpu"
         return plain and tensor.dtype in (torch.float32, torch.float64)
 
-    def _numbers(self, matrix: Any) -> tuple[int, int]:
-        """Which matrix it is, and how many of its numbers are none of zero."""
-        alive, version, number, filled = self._known.get(id(matrix), (_gone, 0, 0, 0))
-        if alive() is not matrix or version != times_written(matrix):
-            self._seen += 1
-            number, filled = self._seen, int(self.torch.count_nonzero(matrix))
-            self._known[id(matrix)] = weakref.ref(matrix), times_written(matrix), number, filled
-        return number, filled
+    def _numbers(self, matrix: Any) -> tuple[int, bool]:
+        """How many of its numbers are none of zero, and whether it was not multiplied with before as it is."""
+        alive, version, filled = self._known.get(id(matrix), (_gone, 0, 0))
+        known = alive() is matrix and version == times_written(matrix)
+        if not known:
+            filled = int(self.torch.count_nonzero(matrix))
+            self._known[id(matrix)] = weakref.ref(matrix), times_written(matrix), filled
+        return filled, not known
 
 
 def _gone() -> None:

@@ -1,0 +1,150 @@
+"""The processes of a distributed job: rank 0's is measured, in the place of the one that has started it.
+
+``torchrun``, ``accelerate launch`` and ``torch.multiprocessing.spawn`` train in processes of their own. Which of them
+has rank 0 is known once it joins the others (``init_process_group``): from there on it is observed as a script would
+be. The others run as they are, and wait for it in their collectives while it is looked at. A process that was forked
+is left alone: it has what observes the one that it was forked from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from types import ModuleType, TracebackType
+from typing import Any
+
+from .explicit_step import find_advisor, offer_step
+from .imports import PostImport
+from .layout import MEASURED_RANK, Options, RunRecord
+from .patches import Patch
+from .seeds import seed_generators
+from .stop import Stop, end_process
+from .undo.journal import Journal
+
+# Set in ranks that are not measured, for the processes that they start.
+_UNMEASURED = "ADVISOR_UNMEASURED"
+
+
+class Ranks:
+    """One in each Python process that the script starts. `timed` times batches wherever they are made."""
+
+    def __init__(self, options: Options, imports: PostImport, journal: Journal | None) -> None:
+        self._options = options
+        self._imports = imports
+        self._journal = journal
+        self._pid = os.getpid()
+        self._observer: Any = None
+        self.joined = _UNMEASURED in os.environ  # whether what others than rank 0 measure is not wanted here
+        self.timed: list[Patch] = []
+
+    def install(self) -> None:
+        """Be told when this process joins others."""
+        find_advisor()
+        if "RANK" in os.environ and "--multiprocessing-fork" not in sys.orig_argv:
+            self._seed()
+        self._imports.when_imported("torch.distributed.distributed_c10d", self._may_join)
+        self._imports.when_imported("torch.multiprocessing.spawn", self._spawned)
+
+    def _seed(self) -> None:
+        """As the script's own process is seeded: what the ranks draw without a seed is the same in each run."""
+        seed = self._options.seed
+        if seed is not None:
+            seed_generators(seed, self._imports)
+            self._imports.when_imported("torch", lambda torch: torch.manual_seed(seed))
+
+    def _may_join(self, module: ModuleType) -> None:
+        def make(original: Any) -> Any:
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not self.joined and os.getpid() == self._pid:
+                    self._join(module.get_rank(), module.get_world_size())
+                return result
+
+            return init_process_group
+
+        Patch(module, "init_process_group", make).on()
+
+    def _spawned(self, module: ModuleType) -> None:
+        """A function that was spawned fails inside torch's own, which ends the process without a word to it."""
+
+        def make(original: Any) -> Any:
+            def wrap(function: Any, *args: Any) -> Any:
+                def run(*given: Any) -> None:
+                    self._seed()
+                    try:
+                        function(*given)
+                    except Exception as error:
+                        self._failed(error)
+                        raise
+
+                return original(run, *args)
+
+            return wrap
+
+        Patch(module, "_wrap", make).on()
+
+    def _join(self, rank: int, world_size: int) -> None:
+        self.joined = True
+        for patch in self.timed:
+            patch.off()
+        os.environ[_UNMEASURED] = "1"
+        if rank == 0 and _claim(self._options.run_dir):
+            del os.environ[_UNMEASURED]
+            self._observe(world_size)
+
+    def _observe(self, world_size: int) -> None:
+        from .how_ended import watch  # with all that observes, which no other rank and no worker needs
+        from .observer import Observer
+
+        options = self._options
+        main = getattr(sys.modules.get("__main__"), "__file__", None)  # of a launcher's command the script in it
+        record = RunRecord(
+            script=os.path.abspath(main) if main else options.script,
+            module=options.module and not main,
+            argv=list(options.argv),
+            cwd=os.getcwd(),
+            started=time.time(),
+            rank=0,
+            world_size=world_size,
+        )
+        # It is seeded by now, and what the script has seeded since stays so.
+        observer = self._observer = Observer(replace(options, seed=None), record, self._imports, self._journal)
+        observer.on_stop = watch
+        offer_step(self._imports, observer)
+        atexit.register(self._ends)
+        hook = sys.excepthook
+
+        def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if not isinstance(error, Stop):
+                self._failed(error)
+                hook(kind, error, trace)
+
+        sys.excepthook = uncaught
+
+    def _failed(self, error: BaseException) -> None:
+        from .how_ended import failed
+
+        if self._observer is not None and os.getpid() == self._pid:
+            failed(error, self._observer)
+
+    def _ends(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        observer = self._observer
+        observer.record.ended = observer.record.ended or "finished"
+        observer.write()
+        if observer.windows is not None and observer.windows.leave_at_once:
+            end_process(0)
+
+
+def _claim(run_dir: str) -> bool:
+    """Whether this process is the one that is measured: the first that asks."""
+    with contextlib.suppress(FileExistsError):
+        with open(os.path.join(run_dir, MEASURED_RANK), "x", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        return True
+    return False
