@@ -39,7 +39,7 @@ HANG_FILE = "hang.txt"
 _OF_WHOLE_WINDOWS = ("cpu_s", "children_cpu_s", "page_faults", "pages_kept", "system_s")
 
 # What scripts that train in several processes are started with, and the modules that those commands run.
-_LAUNCHERS = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
+_LAUNCHERS = dict(zip(("torchrun", "accelerate"), layout.LAUNCHERS, strict=True))
 
 Progress = Callable[[Status], None]
 
@@ -58,7 +58,7 @@ class Command:
     @property
     def name(self) -> str:
         """Short name for folders: the script's without its ending; of a launcher's command that of what it starts."""
-        if self.module and self.script in _LAUNCHERS.values():
+        if self.module and self.script in layout.LAUNCHERS:
             return next((Path(each).stem for each in self.argv if each.endswith(".py")), self.script)
         return self.script.rpartition(".")[2] if self.module else Path(self.script).stem
 

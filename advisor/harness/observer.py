@@ -243,6 +243,8 @@ class Observer:
         record.training_steps = [*record.training_steps[: record.training], record.steps]
         record.seen = dict(windows.finder.seen)
         record.environment = environment.environment(torch)
+        if record.rank is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            record.rank, record.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
             if getattr(record, name) is None and os.environ.get(variable, "").isdigit():
                 setattr(record, name, int(os.environ[variable]))

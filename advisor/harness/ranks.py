@@ -1,9 +1,9 @@
 """The processes of a distributed job: rank 0's is measured, in the place of the one that has started it.
 
-``torchrun``, ``accelerate launch`` and ``torch.multiprocessing.spawn`` train in processes of their own. Which of them
-has rank 0 is known once it joins the others (``init_process_group``): from there on it is observed as a script would
-be. The others run as they are, and wait for it in their collectives while it is looked at. A process that was forked
-is left alone: it has what observes the one that it was forked from.
+``torchrun``, ``accelerate launch`` and ``torch.multiprocessing.spawn`` train in processes of their own. A launcher
+tells them their ranks by variables, all others join a group (``init_process_group``): from there on the one of rank 0
+is observed as a script would be. The others run as they are, and wait for it in their collectives while it is looked
+at. A process that was forked is left alone: it has what observes the one that it was forked from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from .explicit_step import find_advisor, offer_step
 from .imports import PostImport
-from .layout import MEASURED_RANK, Options, RunRecord
+from .layout import LAUNCHERS, MEASURED_RANK, Options, RunRecord
 from .patches import Patch
 from .seeds import seed_generators
 from .stop import Stop, end_process
@@ -44,8 +44,11 @@ class Ranks:
     def install(self) -> None:
         """Be told when this process joins others."""
         find_advisor()
-        if "RANK" in os.environ and "--multiprocessing-fork" not in sys.orig_argv:
+        told = _told_rank(self._options)
+        if told is not None and not self.joined:
+            rank, world_size = told
             self._seed()
+            self._imports.when_imported("torch", lambda torch: self._join(rank, world_size))
         self._imports.when_imported("torch.distributed.distributed_c10d", self._may_join)
         self._imports.when_imported("torch.multiprocessing.spawn", self._spawned)
 
@@ -92,11 +95,11 @@ class Ranks:
         for patch in self.timed:
             patch.off()
         os.environ[_UNMEASURED] = "1"
-        if rank == 0 and _claim(self._options.run_dir):
+        if _first_here(rank) and _claim(self._options.run_dir):
             del os.environ[_UNMEASURED]
-            self._observe(world_size)
+            self._observe(rank, world_size)
 
-    def _observe(self, world_size: int) -> None:
+    def _observe(self, rank: int, world_size: int) -> None:
         from .how_ended import watch  # with all that observes, which no other rank and no worker needs
         from .observer import Observer
 
@@ -108,7 +111,7 @@ class Ranks:
             argv=list(options.argv),
             cwd=os.getcwd(),
             started=time.time(),
-            rank=0,
+            rank=rank,
             world_size=world_size,
         )
         # It is seeded by now, and what the script has seeded since stays so.
@@ -139,6 +142,23 @@ class Ranks:
         observer.write()
         if observer.windows is not None and observer.windows.leave_at_once:
             end_process(0)
+
+
+def _told_rank(options: Options) -> tuple[int, int] | None:
+    """This process's rank and their number, where a launcher says so, or starts the script in one process."""
+    if "--multiprocessing-fork" in sys.orig_argv or "-c" in sys.orig_argv:
+        return None  # a worker of a rank's, with its variables
+    rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if rank.isdigit() and world_size.isdigit():
+        return int(rank), int(world_size)
+    alone = options.module and options.script in LAUNCHERS and any(each in options.argv for each in sys.orig_argv[1:])
+    return (0, 1) if alone else None
+
+
+def _first_here(rank: int) -> bool:
+    """Whether it is the first rank of its machine: of several machines' each `advisor` measures its own."""
+    local = os.environ.get("LOCAL_RANK", "")
+    return int(local) == 0 if local.isdigit() else rank == 0
 
 
 def _claim(run_dir: str) -> bool:

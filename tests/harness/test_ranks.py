@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.harness.layout import Options, RunRecord
+from advisor.harness.layout import LAUNCHERS, Options, RunRecord
 from advisor.launch import Command, launcher, measure
 from tests.conftest import PYTHON, QUICK
 
@@ -143,6 +143,34 @@ def test_what_the_ranks_draw_is_the_same_in_each_run(go: Go, tmp_path: Path, tex
 
     first = drawn()
     assert len(first) == 2 and drawn() == first
+
+
+ALONE = """\
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+for _ in range(2000):
+    loss = model(torch.randn(16, 64)).square().mean()
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+"""
+
+
+@pytest.mark.sessions
+def test_what_accelerate_launches_is_measured(tmp_path: Path) -> None:
+    """In one process, which gets no variables at all; several it starts as torchrun does."""
+    script = tmp_path / "train.py"
+    script.write_text(ALONE)
+    words = ("launch", "--cpu", "--num_processes", "1", "--mixed_precision", "no", str(script))
+    command = Command(LAUNCHERS[1], words, module=True, python=sys.executable, cwd=str(tmp_path))
+    record = measure(command, tmp_path / "run", QUICK, timeout=120.0).record
+    assert (record.rank, record.world_size, record.script) == (0, 1, str(script))
+    assert record.complete and record.timing.step_s is not None
 
 
 def test_a_launcher_is_known_by_its_name_unless_there_is_such_a_file(

@@ -52,6 +52,7 @@ __all__ = [
     "FORWARD_RANGE",
     "JOURNAL_DIR",
     "JOURNAL_LOG",
+    "LAUNCHERS",
     "MEASURED_RANK",
     "MOST_MATRICES",
     "OPTIONS_ENV",
@@ -116,6 +117,8 @@ OUTPUT_LOG = "output.log"
 PARTIAL_JSON = "run.partial.json"  # the record after the profile window, should the detail window kill the script
 CHILD_TRAINS = "child-trains"  # exists when a process that the script started does optimizer steps
 MEASURED_RANK = "measured-rank"  # exists when rank 0 of a job that the script starts is measured: its process
+# The modules behind the commands that start a script's processes (``torchrun``, ``accelerate launch``).
+LAUNCHERS = ("torch.distributed.run", "accelerate.commands.accelerate_cli")
 DETAIL_DIR = "detail"
 FILES_DIR = "files"
 JOURNAL_DIR = "journal"
