@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.gradients.asked_gradients import asks_for_inputs, beside_optimizers, reads_gradients
+from advisor.edit.gradients.asked_gradients import asks_for_inputs, beside_optimizers, reads_gradients, without_lines
 from advisor.edit.gradients.freezing import Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
@@ -76,12 +76,14 @@ class DiscardedGradients(Rule):
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
         used = {*files, *optimizer_files(evidence, text_of)}
-        others = (beside_optimizers(text_of(each)) for each in record.modules if each not in used)
-        texts = [*(text_of(each) for each in used), *others]
-        if any(map(reads_gradients, texts)):
+        others = {each: beside_optimizers(text_of(each)) for each in record.modules if each not in used}
+        texts = {each: text_of(each) for each in used} | others
+        # What reads others only where it was watched may read these in a step that was not: no line that was not seen.
+        seen = {each: {site.line for site in record.gradients_read if site.file == each} for each in texts}
+        if any(reads_gradients(without_lines(text, seen[each])) for each, text in texts.items()):
             return
         inside = any(each.inside for each in record.discarded)
-        if not record.optimizers and not inside and not any(map(asks_for_inputs, texts)):
+        if not record.optimizers and not inside and not any(map(asks_for_inputs, texts.values())):
             return  # a benchmark's, say, which wants a backward for the time that it takes
         kernels = discarded.kernel_scale if (discarded.kernel_scale < 1).any() else None
         change = Change(remove_host_s=discarded.seconds / evidence.inflation, kernel_scale=kernels)
@@ -112,7 +114,7 @@ class DiscardedGradients(Rule):
                 "alone": alone is not None,
                 "held": any(each.held for each in models),
                 "inside": inside,
-                "all": bool(record.optimizers) or _is_all_there_is(texts),
+                "all": bool(record.optimizers) or _is_all_there_is([*texts.values()]),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
                 "name": models[0].name,

@@ -112,6 +112,34 @@ def test_the_judges_gradients_of_the_makers_loss() -> None:
     assert runs(found) == [[(4, "used")], [(4, "weights"), (4, "used")]]
 
 
+@pytest.mark.parametrize("looked_at", ["its own", "the maker's"])
+def test_a_script_that_reads_gradients_drops_none_that_it_has_read(looked_at: str) -> None:
+    """The judge's are clipped by hand after its own loss, and are read, or not, after the maker's, too."""
+    maker, judge = Net(), Net()
+    makes, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        judges.zero_grad()
+        backward(found, judge(maker(torch.rand(3, 4)).detach()).sum())
+        for each in judge.parameters():
+            each.grad.clamp_(-1, 1)  # type: ignore[union-attr]
+        stepped(found, judges)
+        makes.zero_grad()
+        backward(found, judge(maker(torch.rand(3, 4))).sum())
+        if looked_at == "the maker's":
+            sum(each.grad.norm() for each in judge.parameters())  # type: ignore[union-attr]
+        stepped(found, makes)
+
+    found = looked([maker, judge], [makes, judges], step)
+    assert "grad" not in vars(torch.Tensor)
+    if looked_at == "the maker's":
+        assert not found.found and not found.reads
+        return
+    assert [each.tensors for each in found.found] == [4]
+    (site,) = found.reads
+    assert "clamp_(-1, 1)" in Path(__file__).read_text().splitlines()[site.line - 1]
+
+
 def test_a_loss_that_goes_further_back_than_its_optimizer() -> None:
     found = looked(*adversaries(detached=False))
     assert runs(found) == [[(4, "used"), (4, "branch")], [(4, "weights"), (4, "used")]]

@@ -161,6 +161,16 @@ def test_a_script_that_reads_gradients_is_left_alone(line: str, scene: Any, tmp_
     assert found(made, tmp_path, AMID, SCRIPT + line) is None
 
 
+def test_a_line_that_was_seen_to_read_others_only_is_no_reason(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    text = SCRIPT + "norm = student.weight.grad.norm()\n"
+    line = len(text.splitlines())
+    for seen, told in ((line, True), (line - 1, False)):
+        made.record.gradients_read = [Site(str(tmp_path / "train.py"), seen)]
+        assert (found(made, tmp_path, AMID, text) is not None) is told
+
+
 @pytest.mark.parametrize("passes", [[[(1, "weights"), (1, "used")]], [[(4, "used")]], []])
 def test_what_cannot_be_told_is_not_reported(passes: list[list[tuple[int, str]]], scene: Any, tmp_path: Path) -> None:
     made = scene(40.0)

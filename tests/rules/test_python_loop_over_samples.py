@@ -152,13 +152,22 @@ def test_rounds_that_go_on_in_two_ways_are_a_loop() -> None:
     short, long = [1, 2, 3], [1, 2, 3, 1, 4, 5]  # 1 takes a part
     rounds = [long, short, short, long, long, short, short, short, long, short, long, short]
     codes = np.array([9, 8, *(code for each in rounds for code in each), 7, 7], np.int64)
-    start, end, number = branching_rounds(codes, codes == 1)
+    ((start, end, number),) = branching_rounds(codes, codes == 1)
     assert (start, number) == (2, len(rounds) - 1)
     assert end == 2 + sum(map(len, rounds[:-1]))
     different = [[1, 2, *[3] * length] for length in range(12)]
     codes = np.array([code for each in different for code in each], np.int64)
-    assert branching_rounds(codes, codes == 1) == (0, 0, 0)
-    assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == (0, 0, 0)
+    assert branching_rounds(codes, codes == 1) == []
+    assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == []
+
+
+def test_what_lies_between_the_runs_of_a_loop_is_none_of_its_rounds() -> None:
+    """A recurrence goes over four samples in each of its steps: 1 takes one of them."""
+    step, between = [1, 2, 3] * 4, [4, 5, 6, 7, 8, 9, 4, 5]
+    codes = np.array([9, *(step + between) * 6], np.int64)
+    runs = branching_rounds(codes, codes == 1)
+    every = len(step) + len(between)
+    assert runs == [(1 + number * every, 1 + number * every + len(step), 4) for number in range(6)]
 
 
 def test_rounds_that_hold_loops_of_their_own_are_a_loop() -> None:

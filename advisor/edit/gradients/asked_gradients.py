@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 # ``torch.autograd.grad`` makes gradients of its own, and reads none.
 # Lightning's grad_norm, and what watches a model for a log, read them all.
@@ -32,6 +32,11 @@ def mentions_gradients(text: str) -> bool:
 def reads_gradients(text: str) -> bool:
     """Whether a script reads gradients of its weights, or may."""
     return _READS.search(without_inputs(text)) is not None
+
+
+def without_lines(text: str, numbers: Collection[int]) -> str:
+    """The text without the lines of these numbers, counted from 1; as many lines."""
+    return "\n".join("" if number in numbers else line for number, line in enumerate(text.split("\n"), 1))
 
 
 def asks_for_inputs(text: str) -> bool:

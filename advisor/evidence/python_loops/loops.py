@@ -20,6 +20,8 @@ from advisor.trace.tables import Ints, Trace
 
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
 _ROUNDS_PER_WAY = 4  # what goes on differently in each round is no loop over samples
+_OTHERS_BEHIND = 2.0  # times as long as usual is a round that others follow, before the loop is run again, …
+_LEAST_RUNS = 3  # … so many times at least
 LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
 _LEAST_ALIKE = 5  # of rounds that call modules, of which each has more operators
 # Of a loop in a loop: operators of its body, and rounds from which it is one, whatever their number.
@@ -51,7 +53,8 @@ _BESIDE_OPERATORS = 3.0
 # operator that it calls in turn. (`linear` is six or more; on a slow processor each takes 5 us.)
 _CALL_S = 20e-6
 _ALIKE_ROUNDS = 0.6  # of a loop's rounds, for what lies between others to tell that it is begun anew
-_LIKE_STEPS = 2.0  # so many times as many operators may the steps of one window call as those of the other
+_LIKE_STEPS = 1.5  # so many times as many operators may a step of one window call as one of the other, …
+_ENOUGH_ALIKE = 0.5  # … and of the steps so many have to
 _TAKES, _ITERATES = ("aten::select", "aten::index"), "aten::unbind"
 
 
@@ -137,6 +140,7 @@ def loop_between(
     start = detail.operators.start
     runs: list[list[tuple[int, int, int]]] = []
     positions: list[Ints] = []
+    split = False  # the loop was seen to be run again and again, and what lies between
     for rows in there:
         if not len(rows):
             return None
@@ -145,24 +149,35 @@ def loop_between(
         at = np.sort(at[inside])
         positions.append(at)
         apart = np.split(at, np.flatnonzero(np.diff(at) > LONGEST_BODY) + 1) if len(at) else []
-        runs.append([(int(run[0]), int(run[-1]) + 1, len(run)) for run in apart if len(run) >= 2 * each_round])
-    counts = [float(np.median([len(rows) for rows in each])) for each in (there, here)] if there and here else [0.0]
-    if not all(runs) or min(counts) <= 0 or max(counts) > _LIKE_STEPS * min(counts):
+        runs.append([])
+        for part in (each for each in apart if len(each) >= 2 * each_round):
+            every = max(1, round(each_round))
+            several = _runs(part[::every])
+            split = split or len(several) > 1
+            whole = [(int(part[0]), int(part[-1]) + 1, len(part))]
+            runs[-1] += [(one, end, count * every) for one, end, count in several] if len(several) > 1 else whole
+    if not there or not all(runs):
         return None
     shaped, stretches = list[_Stretch](), list[_Stretch]()
     for number, rows in enumerate(there):
         shaped += [_stretch(rows[one:end], count / each_round) for one, end, count in runs[number]]
-    for number, rows in enumerate(here):
-        known = number % len(runs)
+    sizes, alike = np.array([len(rows) for rows in there]), 0
+    for rows in here:
+        known = int(np.abs(sizes - len(rows)).argmin())
         scale = len(rows) / len(there[known])
+        if max(scale, 1.0 / max(scale, 1e-9)) > _LIKE_STEPS:
+            continue  # one that evaluates, too, say: where its loop is nobody knows
+        alike += 1
         for one, end, count in runs[known]:
             part = rows[round(one * scale) : round(end * scale)]
             if len(part):
                 stretches.append(_stretch(part, count * scale / each_round))
-    found = _measured(trace, steps, nesting, stretches, detail, shaped) if stretches else None
+    if alike < _ENOUGH_ALIKE * len(here):
+        return None
+    found = _measured(trace, steps, nesting, stretches, detail, shaped, of_steps=alike) if stretches else None
     if found is None or found.rounds < LEAST_ROUNDS:
         return None
-    if again:
+    if again and not split:
         share = _begun_anew([np.diff(each[:: max(1, round(each_round))]) for each in positions])
         return replace(found, times=found.times + share * found.rounds) if share is not None else None
     return found
@@ -211,11 +226,13 @@ def _measured(
     detail: Trace,
     shaped: list[_Stretch],
     products_s: float | None = None,
+    of_steps: int | None = None,
 ) -> SampleLoop:
-    """What the runs of a loop take; `shaped` are those of the window with shapes.
+    """What the runs of a loop take, those of all steps or of so many; `shaped` are those of the window with shapes.
 
     Work are also the products, as long as they take now, or `products_s` each time.
     """
+    count = of_steps or len(steps)
     operators = trace.operators
     heavy = names_like(trace, operators.name, _works)
     views = names_like(trace, operators.name, _VIEWS.__contains__)
@@ -235,12 +252,12 @@ def _measured(
         products += now if products_s is None else products_s
     rounds = sum(each.rounds for each in stretches)
     return SampleLoop(
-        rounds=rounds / len(steps),
+        rounds=rounds / count,
         operators=float(np.mean([each.body for each in stretches])),
-        forward_s=forward / len(steps),
-        backward_s=backward / len(steps),
+        forward_s=forward / count,
+        backward_s=backward / count,
         work_share=min(1.0, (reading * rounds + products) / max(forward, 1e-9)),
-        times=len(stretches) / len(steps),
+        times=len(stretches) / count,
         takes=all(each.takes for each in stretches),
         iterates=all(each.iterates for each in stretches),
         nested=any(each.nested for each in stretches),
@@ -272,23 +289,39 @@ def repeating(codes: Ints, period: int) -> tuple[Ints, Ints]:
     return edges[::2], edges[1::2] + period
 
 
-def branching_rounds(codes: Ints, takes: Mask) -> tuple[int, int, int]:
-    """(start, end, rounds) of a loop whose rounds go on in a few ways (``continue``, ``if``), all of which occur often.
+def branching_rounds(codes: Ints, takes: Mask) -> list[tuple[int, int, int]]:
+    """(start, end, rounds) of each run of a loop whose rounds go on in a few ways (``continue``, ``if``), all often.
 
     They begin alike: with the same operator that takes a part, and the same after it. Of several such beginnings the
-    one with the longest stretch; (0, 0, 0) for none. The last round, whose end nothing marks, is left out.
+    one with the longest stretch; [] for none. The last round, whose end nothing marks, is left out, but of a loop that
+    another one runs (over the samples, in each step of a recurrence): there it ends as the others do.
     """
-    best = (0, 0, 0)
+    best: Ints = np.zeros(0, np.int64)
     first = np.flatnonzero(takes[:-1])
     for head in {(int(codes[row]), int(codes[row + 1])) for row in first.tolist()}:
         begins = first[(codes[first] == head[0]) & (codes[first + 1] == head[1])]
         apart = np.flatnonzero(np.diff(begins) > LONGEST_BODY)
         for run in np.split(begins, apart + 1):
-            start, end, rounds = int(run[0]), int(run[-1]), len(run) - 1
             ways = {codes[one:other].tobytes() for one, other in pairwise(run.tolist())}
-            if rounds >= max(LEAST_ROUNDS, _ROUNDS_PER_WAY * len(ways)) and end - start > best[1] - best[0]:
-                best = start, end, rounds
-    return best
+            enough = len(run) - 1 >= max(LEAST_ROUNDS, _ROUNDS_PER_WAY * len(ways))
+            if enough and (not len(best) or run[-1] - run[0] > best[-1] - best[0]):
+                best = run
+    return _runs(best) if len(best) else []
+
+
+def _runs(begins: Ints) -> list[tuple[int, int, int]]:
+    """(start, end, rounds) of the runs of a loop whose rounds begin there: several where every so manieth is long.
+
+    What follows the last round of a run, until the next begins, is none of the loop's.
+    """
+    lengths = np.diff(begins)
+    usual = int(np.median(lengths))
+    last = np.flatnonzero(lengths >= _OTHERS_BEHIND * usual)
+    between = np.diff(last)
+    if len(last) < _LEAST_RUNS or between.min() < 2 or (between == np.median(between)).mean() < _ALIKE_ROUNDS:
+        return [(int(begins[0]), int(begins[-1]), len(lengths))]
+    runs = np.split(begins, last + 1)
+    return [(int(run[0]), int(run[-1]) + usual, len(run)) for run in runs if len(run) == int(np.median(between))]
 
 
 def rounds_with_loops(codes: Ints) -> tuple[int, int, int]:
@@ -346,14 +379,17 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, alike: 
         if len(found) == before and alike:
             return []
         if len(found) == before:
-            begin, end, rounds = branching_rounds(codes, takes[rows])
-            unbound, nested = False, rounds < LEAST_ROUNDS
+            runs = branching_rounds(codes, takes[rows])
+            unbound, nested = False, not runs
             if nested:
                 begin, end, rounds = rounds_with_loops(codes)
                 unbound = bool(iterates[rows[max(0, begin - 3) : end]].any())
                 if rounds < LEAST_ROUNDS or not (unbound or int(takes[rows[begin:end]].sum()) >= rounds - 1):
                     return []
-            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, not unbound, unbound, nested, not nested))
+                runs = [(begin, end, rounds)]
+            for begin, end, rounds in runs:
+                each_round = (end - begin) / rounds
+                found.append(_Stretch(rows[begin:end], each_round, not unbound, unbound, nested, not nested))
     return found
 
 

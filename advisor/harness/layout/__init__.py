@@ -235,6 +235,7 @@ class RunRecord:
     world_size: int | None = None
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
     discarded: list[DiscardedGradients] = field(default_factory=list)
+    gradients_read: list[Site] = field(default_factory=list)  # where the script reads some, and none that it discards
     # The gradients that each backward of a step computes, in order. Empty where all are used.
     accumulated: list[list[GradientRun]] = field(default_factory=list)
     # The nodes of each of these backwards' graphs, leaves aside, in the order in which the forward made them: "branch"

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..layout import DiscardedGradients, GradientRun, Site
 from ..patches import Patch
-from ..places import site_of, user_frames
+from ..places import is_users, site_of, user_frames
 from .autograd_graph import AutogradGraph, leaves_beside, read_by_hooks
 from .followers import Followers
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
@@ -39,6 +39,7 @@ class _Done:
     backward: int  # the how manieth backward it was
     site: Site | None  # of that
     used: bool = False
+    read: bool = False  # by the script itself
 
 
 class Discarded(GradientWatch):
@@ -50,7 +51,8 @@ class Discarded(GradientWatch):
     leaves one out now and then. Only scripts get hooks that have several optimizers, or several backwards in a step, or
     an optimizer that holds what is no model's, or gradients of weights that none holds. Of each backward that drops
     some, somebody has to use something: an attack the gradient of a picture, say, or a heatmap that of a layer's
-    activations, which a hook reads.
+    activations, which a hook reads. What the script itself reads (``.grad``) is not dropped unread, and lines of its
+    own that read others only are remembered.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Discarded(GradientWatch):
         self._torch, self._held = torch, held
         # A tensor that nobody has any more, not even by name, may have a hook all the same.
         self._hooking = Patch(torch.Tensor, "register_hook", self._registers)
+        self._reading = Patch(torch.Tensor, "grad", self._reads)
         super().__init__(roots, made)
 
     def _clear(self) -> None:
         self._done: list[_Done] = []
+        self._of_gradient: dict[int, list[_Done]] = {}  # by its identity, which another one may have by now
         self._ends: list[int] = []  # of the steps, in `_done`
         self._backwards = 0
         self._before = 0  # of them, those before the step that is looked at
@@ -86,7 +90,9 @@ class Discarded(GradientWatch):
         self._known: set[int] = set()  # identities of parameters, of models and optimizers
         self._others: list[weakref.ref[Any]] = []  # leaves that are none
         self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
+        self._read_at: set[tuple[str, int]] = set()  # lines of the script's that have read a gradient
         self.found: list[DiscardedGradients] = []
+        self.reads: list[Site] = []  # lines that read gradients in the steps that were watched, and none of these
         self.accumulated: list[list[GradientRun]] = []
         self.nodes: list[list[GradientRun]] = []
 
@@ -138,11 +144,13 @@ class Discarded(GradientWatch):
     def stop(self) -> None:
         super().stop()
         self._done, self._sizes, self._graphs, self._frozen, self._averages = [], {}, {}, [], None
+        self._of_gradient = {}
         self._others, self._registered = [], set()
 
     def _hooks_off(self) -> None:
         super()._hooks_off()
         self._hooking.off()
+        self._reading.off()
 
     def _first(self) -> None:
         self._before, self._ask = self._backwards, self._look
@@ -160,6 +168,7 @@ class Discarded(GradientWatch):
         self._optimized = bool(held)
         if not held:
             self._hooking.on()
+        self._reading.on()
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
         self._averages = None
         if free:
@@ -226,6 +235,7 @@ class Discarded(GradientWatch):
             own = {id(each): each for each in weights_of(root)}
             mine = [each for each, drop in judged if drop and each.parameter in own]
             if mine:
+                self.reads = [Site(file, line) for file, line in sorted(self._read_at)]
                 record = self._record(root, own, mine, step)
                 record.branch = branches.issuperset(each.parameter for each in mine)
                 self.found.append(record)
@@ -249,6 +259,8 @@ class Discarded(GradientWatch):
 
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""
+        if done.read:
+            return False
         if id(parameter) in self._sizes:
             return id(parameter) not in self._by_hand and not done.used
         if done.used:
@@ -290,6 +302,19 @@ class Discarded(GradientWatch):
 
         return register
 
+    def _reads(self, original: Any) -> Any:
+        def read(tensor: Any) -> Any:
+            gradient = original.__get__(tensor)
+            with contextlib.suppress(Exception):
+                frame = sys._getframe(1)
+                if gradient is not None and self.watching and is_users(frame):
+                    self._read_at.add((frame.f_code.co_filename, frame.f_lineno))
+                    for each in self._of_gradient.get(id(gradient), ()):
+                        each.read |= each.gradient() is gradient
+            return gradient
+
+        return property(read, original.__set__, original.__delete__)
+
     def _of_another(self, leaf: Any) -> None:
         """What is no parameter has a gradient, another tensor in each step maybe."""
         if leaf.grad is not None:  # a hook of the script's may have taken it already
@@ -299,7 +324,9 @@ class Discarded(GradientWatch):
         gradient = parameter.grad
         if gradient is not None:
             used = self._within_step and id(parameter) not in self._sizes
-            self._done.append(_Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, used))
+            done = _Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, used)
+            self._done.append(done)
+            self._of_gradient.setdefault(id(gradient), []).append(done)
 
 
 def _has_hooks(parameter: Any) -> bool:

@@ -110,7 +110,7 @@ class Watches:
         record.gradients, record.gradients_needed = self._unused.gradients, self._unused.needed
         record.input_gradients = self._unused.inputs
         record.discarded, record.accumulated = self._discarded.found, self._discarded.accumulated
-        record.backward_nodes = self._discarded.nodes
+        record.backward_nodes, record.gradients_read = self._discarded.nodes, self._discarded.reads
         record.frozen = self._constants.frozen()
 
     def record_forwards(self, record: RunRecord) -> None:
