@@ -334,6 +334,7 @@ _TITLES = {
     "parse": "Read the files of text once",
     "decode": "Decode each sample's file once, not in every epoch",
     "compute": "Compute once what is the same in every epoch",
+    "leading": "Transform once what is the same in every epoch",
     "pictures": "Transform the pictures once, not in every epoch",
     "formatted": "Make tensors of the columns once, not of their rows in every epoch",
     "blur": "Blur by rows, and then by columns",
@@ -341,7 +342,7 @@ _TITLES = {
 }
 _SAFETY = {"convolve": Safety.NUMERIC, "blur": Safety.NUMERIC}
 # What is done once for each sample has its gain in the epochs that follow.
-_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures", "formatted")
+_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "leading", "pictures", "formatted")
 _ADVICE = {
     "asked": (
         "Keep what {what} ({at}) gives, and compute it once, not for each sample: functools.cached_property for a "
@@ -388,6 +389,11 @@ _ADVICE = {
         "as long as persistent_workers=True keeps it). Or write them once without compression (np.save), of which "
         "np.load(..., mmap_mode='r') reads only what is asked for.",
         "whether they are the same in every epoch, and fit into memory, only their author can tell",
+    ),
+    "leading": (
+        "Give each record to {what} once, where the dataset is made (or where it is asked for first), and leave the "
+        "transforms that draw where they are.",
+        "where records are kept, and whether what comes out fits into memory, only its author can tell",
     ),
     "compute": (
         "Compute what {what} returns at {at} once for each sample, not in every epoch anew: all samples as they are "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import math
 import os
 import re
 from typing import TYPE_CHECKING
 
-from advisor.evidence.loading.deterministic import computes_the_same
+from advisor.evidence.loading.deterministic import computes_the_same, hands_on_the_same, transforms_the_same
 from advisor.evidence.loading.epochs import comes_round
 from advisor.evidence.loading.fetching import (
     call_of_a_library,
@@ -68,7 +69,7 @@ def made_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPa
     """What takes most of making a batch and is the same in every epoch, or else simply computes much."""
     found = _tokenizes(evidence, facts, loader) or _decodes(evidence, facts, loader)
     found = found or _computes_again(evidence, facts, loader) or _pictures_again(evidence, facts, loader)
-    found = found or _formats_again(evidence, facts, loader)
+    found = found or _formats_again(evidence, facts, loader) or _transforms_again(evidence, facts, loader)
     return found or _blurs(evidence, facts, loader) or _heavy(evidence, facts, loader)
 
 
@@ -177,6 +178,45 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> S
         _KEPT_BASIS,
         other_s=spinning,
     )
+
+
+def _transforms_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """The same for the script's own transforms, as far as they come before the first that may draw something."""
+    parts = sorted((each for each in loader.parts if each.kind == "transform"), key=lambda each: each.order)
+    leading = list(itertools.takewhile(_is_the_same, parts))
+    part = min(1.0, sum(share(loader, each) for each in leading))
+    lines = [each for each in loader.parts if each.kind == "line"]
+    line = max(lines, key=lambda each: each.seconds, default=None)
+    if line is None or not hands_on_the_same("".join(linecache.getlines(line.site.file)), line.site.line):
+        return None
+    if part < MOST or not computes(facts) or not comes_round(evidence, loader) or _leaves_out(evidence, loader):
+        return None
+    if _workers_do(evidence, facts, part):
+        return None
+    what = " and ".join(dict.fromkeys(short_name(each) for each in leading))
+    return SlowPart(
+        "leading",
+        f"{what} {'takes' if len(leading) == 1 else 'take'} {part:.0%} of making a batch, and "
+        f"{_of_workers(evidence, facts)}: of a record they give the same whenever it is asked for, in every epoch "
+        "anew, before anything is drawn.",
+        max(leading, key=lambda each: each.seconds).site,
+        part,
+        part * (1.0 - 1.0 / _KEPT),
+        what,
+        _KEPT_BASIS,
+    )
+
+
+def _is_the_same(part: FetchPart) -> bool:
+    file = part.site.file
+    return "site-packages" not in file and bool(transforms_the_same("".join(linecache.getlines(file)), part.site.line))
+
+
+def _leaves_out(evidence: Evidence, loader: Loader) -> bool:
+    """Whether what holds the transforms may leave one out now and then, by the names in the script's files."""
+    script = evidence.record.script if evidence.record is not None else ""
+    paths = {script, loader.dataset_file, loader.site.file if loader.site is not None else ""}
+    return any(_DRAWS.search("".join(linecache.getlines(path))) for path in paths)
 
 
 def _pictures_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
@@ -300,9 +340,8 @@ def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:
     transforms = [part for part in loader.parts if part.kind == "transform"]
     if len(transforms) != 1 or evidence.record is None:
         return None
-    paths = {evidence.record.script, loader.dataset_file, loader.site.file if loader.site is not None else ""}
-    if any(_DRAWS.search("".join(linecache.getlines(path))) for path in paths):
-        return None  # what holds the transform may leave it out now and then
+    if _leaves_out(evidence, loader):
+        return None
     site, folder = transforms[0].site, os.path.dirname(evidence.record.script)
     if "site-packages" in site.file or not site.file.startswith(os.path.join(folder, "")):
         return None

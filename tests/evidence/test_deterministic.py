@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.loading.deterministic import computes_the_same
+from advisor.evidence.loading.deterministic import computes_the_same, hands_on_the_same, transforms_the_same
 
 DATASET = """
 import numpy as np
@@ -106,3 +106,39 @@ def test_what_the_one_transform_computes_counts(line: str, at: int, found: str) 
     named = computes_the_same(text, place, (FEATURES, at))
     assert set(named.split(", ")) == set(found.split(", "))
     assert computes_the_same(text, place, ("def f(:", 1)) == ""
+
+
+TRANSFORMS = """
+import torch
+
+class Detrend:
+    def __call__(self, item):
+        return {**item, "x": item["x"] - line(item["x"])}
+
+class Window:
+    def __call__(self, item):
+        at = torch.randint(9, ())
+        return {**item, "x": item["x"][at:]}
+
+class Others:
+    def __call__(self, item):
+        return unknown(item)
+
+def line(x):
+    return x.mean(-1, keepdim=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [(4, "Detrend"), (5, "Detrend"), (8, ""), (9, ""), (13, ""), (17, "line"), (2, "")],
+)
+def test_transforms_that_give_the_same_for_the_same(at: int, name: str) -> None:
+    assert transforms_the_same(TRANSFORMS, at) == name
+
+
+def test_a_dataset_that_cuts_its_record_first_hands_on_another_one_each_time() -> None:
+    for text, told in (("x = self.records[i]", True), ("x = self.records[i][torch.randint(9, ()):]", False)):
+        line = next(number for number, each in enumerate(DATASET.splitlines(), 1) if "HERE" in each)
+        assert hands_on_the_same(DATASET.replace("HERE", text), line) is told
+    assert not hands_on_the_same("def f(:", 1) and not hands_on_the_same("x = 3\n", 1)

@@ -604,6 +604,55 @@ TOKENS = """class Mails:
 """
 
 
+RECORDS = """
+import torch
+
+class Records:
+    def __getitem__(self, index):
+        item = {cut}self.records[index]
+        return self.transform(item)
+
+class Bandpass:
+    def __call__(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.gain)
+
+class Window:
+    def __call__(self, x):
+        return x[torch.randint(9, ()):]
+
+for epoch in range(30):
+    train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "order", "told"),
+    [
+        pytest.param("", (0, 1), True, id="before what draws"),
+        pytest.param("", (1, 0), False, id="behind it"),
+        pytest.param("augmented(9) + ", (0, 1), False, id="of another one each time"),
+    ],
+)
+def test_transforms_before_the_first_that_draws_are_done_once(
+    cut: str, order: tuple[int, int], told: bool, scene: Any, tmp_path: Path
+) -> None:
+    made, path = scene(100.0), tmp_path / "train.py"
+    path.write_text(RECORDS.replace("{cut}", cut))
+    script = str(path)
+    parts = [
+        FetchPart("line", "__getitem__", Site(script, 7), 0.115),
+        FetchPart("transform", "Bandpass", Site(script, 10), 0.1, order[0]),
+        FetchPart("transform", "Window", Site(script, 14), 0.005, order[1]),
+    ]
+    fed(made, script, parts)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None and finding.parameters["kind"] == "leading") is told
+    if told and finding is not None:
+        assert "Bandpass takes 83% of making a batch" in finding.summary and finding.site == Site(script, 10)
+        fix = TRANSFORM.fix(finding, Sources())
+        assert isinstance(fix, Advice) and "Give each record to Bandpass once" in fix.text
+
+
 def test_texts_that_are_tokenized_anew_are_for_workers_first(scene: Any, tmp_path: Path) -> None:
     script = tmp_path / "mails.py"
     script.write_text(TOKENS)

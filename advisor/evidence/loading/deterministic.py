@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -62,12 +62,36 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
     statement = _statement(file, line) if file is not None else None
     if file is None or statement is None:
         return ""
+    called = _calls(file, [statement], transform)
+    return ", ".join(called) if called is not None else ""
+
+
+def transforms_the_same(text: str, line: int) -> str:
+    """The name of a transform that gives the same for the same, by the line of its class, its method or the function.
+
+    "" where its source calls something else than what is in the file, or may give another thing each time.
+    """
+    file, name, method = _called((text, line))
+    same = file is not None and method is not None and _calls(file, method.body, None) is not None
+    return name if same else ""
+
+
+def hands_on_the_same(text: str, line: int) -> bool:
+    """Whether the method around `line`, a dataset's, says nothing by its names of drawing, cutting or the epoch."""
+    file = _File.of(text, line)
+    functions = file.functions.values() if file is not None else ()
+    methods = [each for each in functions if each.lineno <= line <= (each.end_lineno or 0)]
+    return bool(methods) and not any(map(changes, methods))
+
+
+def _calls(file: _File, nodes: Sequence[ast.AST], transform: tuple[str, int] | None) -> list[str] | None:
+    """The functions that are called in there, and by these; None where one may give another thing each time."""
     called: dict[tuple[int, str], ast.FunctionDef] = {}
-    todo: list[tuple[_File, ast.AST]] = [(file, statement)]
+    todo: list[tuple[_File, ast.AST]] = [(file, each) for each in nodes]
     while todo:
         within, node = todo.pop()
         if changes(node):
-            return ""
+            return None
         for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
             own = _own_function(call.func)
             if own in within.functions:
@@ -78,10 +102,10 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
                 of_self = within is file and isinstance(call.func, ast.Attribute) and bool(own) and file.keeps(own)
                 other, cls, method = _called(transform) if of_self and transform is not None else (None, "", None)
                 if other is None or method is None:
-                    return ""
+                    return None
                 called[id(other), cls], transform = method, None
                 todo.extend((other, each) for each in method.body)
-    return ", ".join(name for _, name in called)
+    return [name for _, name in called]
 
 
 def changes(node: ast.AST) -> bool:
