@@ -452,6 +452,15 @@ def weighed(step: Callable[[], Any]) -> list[Weighted]:
 
 NET = nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU(), nn.Linear(SIZE, SIZE))
 FEW = (torch.arange(SIZE) % 4 == 0).float()  # a quarter of the rows
+TURNS = torch.arange(SIZE) % 4
+
+
+def in_turn(x: torch.Tensor) -> torch.Tensor:
+    """What a loop over samples takes of a packed batch: some rows each time, and all of them in the end."""
+    y = NET(x)
+    return torch.stack([y[each == TURNS].mean(0) for each in range(4)])
+
+
 ROWS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "a mask": (lambda x: NET(x) * FEW[:, None], True),
     "the other way round": (lambda x: FEW.view(-1, 1) * NET(x), True),
@@ -466,6 +475,8 @@ ROWS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "a graph": (lambda x: (torch.ones(SIZE, SIZE) @ NET(x)) * FEW[:, None], False),
     "a batch norm": (lambda x: F.batch_norm(NET(x), None, None, training=True) * FEW[:, None], False),
     "attention": (lambda x: F.scaled_dot_product_attention(*[NET(x)[None]] * 3)[0] * FEW[:, None], False),
+    "each in its turn": (in_turn, False),
+    "twice the same": (lambda x: (y := NET(x)) * FEW[:, None] + y.square() * FEW[:, None], True),
     "other rows": (lambda x: NET(x.view(2, -1, SIZE)).view(SIZE, SIZE) * FEW[:, None], False),
 }
 

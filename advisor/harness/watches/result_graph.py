@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..layout import Site
@@ -154,22 +154,42 @@ def follow_zeros(calls: Sequence[Call], kept: Sequence[bool]) -> None:
 
     Weights that are computed of these rows themselves cannot be known before.
     """
-    least: dict[int, tuple[float, int]] = {}
+    least: dict[int, _Dropped] = {}
     for number in range(len(calls) - 1, -1, -1):
         call = calls[number]
-        call.zero, call.columns = (0.0, 0) if call.root or kept[number] else least.get(number, (0.0, 0))
+        dropped = _NOTHING if call.root or kept[number] else least.get(number, _NOTHING)
+        call.zero, call.columns = dropped.zero, dropped.columns
         if not call.read:
             continue
-        cut: dict[int, tuple[float, int]] = {}
+        cut: dict[int, _Dropped] = {}
         for rows in call.weighted:
             given = [each for each in rows.given if calls[each].rows == rows.rows]
             behind = _before(calls, rows.weights, min(given)) if given else set()
-            cut.update((each, (rows.zero, rows.columns)) for each in given if each not in behind)
+            here = _Dropped(rows.zero, rows.columns, tuple(rows.weights))
+            cut.update((each, here) for each in given if each not in behind)
         for each in call.reads:
-            alone = call.rowwise and calls[each].rows == call.rows
-            passes = (call.zero, call.columns) if alone else (0.0, 0)
-            here = max(cut.get(each, (0.0, 0)), passes)
-            least[each] = min(least.get(each, here), here)
+            passes = dropped if call.rowwise and calls[each].rows == call.rows else _NOTHING
+            here = max(cut.get(each, _NOTHING), passes)
+            least[each] = least[each].and_by(here) if each in least else here
+
+
+@dataclass(frozen=True, order=True)
+class _Dropped:
+    """The share of rows that come to nothing, the columns of what is multiplied by zero, and what gives the zeros."""
+
+    zero: float = 0.0
+    columns: int = 0
+    weights: tuple[int, ...] = ()
+
+    def and_by(self, other: _Dropped) -> _Dropped:
+        """What two that read the same rows both drop: masks of its own for each part need all of them together."""
+        if self.weights == other.weights or not min(self.zero, other.zero):
+            return min(self, other)
+        both = (*self.weights, *other.weights)
+        return replace(min(self, other), zero=max(0.0, self.zero + other.zero - 1.0), weights=both)
+
+
+_NOTHING = _Dropped()
 
 
 def _before(calls: Sequence[Call], of: Sequence[int], first: int) -> set[int]:
