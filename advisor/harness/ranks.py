@@ -29,6 +29,25 @@ from .undo.journal import Journal
 _UNMEASURED = "ADVISOR_UNMEASURED"
 
 
+def stay_measured(options: Options, imports: PostImport) -> None:
+    """In the script's own process: once it is a rank itself, none that it starts is measured in its place."""
+    if "RANK" in os.environ:
+        _claim(options.run_dir)
+
+    def loaded(module: ModuleType) -> None:
+        def make(original: Any) -> Any:
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                _claim(options.run_dir)
+                return result
+
+            return init_process_group
+
+        Patch(module, "init_process_group", make).on()
+
+    imports.when_imported("torch.distributed.distributed_c10d", loaded)
+
+
 class Ranks:
     """One in each Python process that the script starts. `timed` times batches wherever they are made."""
 

@@ -26,6 +26,7 @@ from .observer import Observer
 from .options import home, read_options
 from .overlay import Overlay
 from .patches import Patch
+from .ranks import stay_measured
 from .seeds import seed_generators
 from .settings_files import SettingsFiles
 from .stop import Stop, end_process, leave
@@ -70,6 +71,7 @@ def main(options_path: str) -> None:
         protect(imports, journal)
         journal.install()
     _watch_exit(observer)
+    stay_measured(options, imports)
     offer_step(imports, observer)
     _arrange_path(options)
     if options.seed is not None:

@@ -145,6 +145,43 @@ def test_what_the_ranks_draw_is_the_same_in_each_run(go: Go, tmp_path: Path, tex
     assert len(first) == 2 and drawn() == first
 
 
+HELPED = """\
+import os, subprocess, sys
+import torch
+
+if __name__ == "__main__":
+    {first}
+    subprocess.run([sys.executable, "helper.py"], check=True)
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        model(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+"""
+AT_FILE = "'file://' + os.path.abspath(f'alone-{os.getpid()}')"
+JOINS = f"torch.distributed.init_process_group('gloo', init_method={AT_FILE}, rank=0, world_size=1)"
+
+
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("first", "environment"),
+    [
+        pytest.param("pass", {"RANK": "0", "WORLD_SIZE": "1"}, id="told"),
+        pytest.param(f"os.environ.update(RANK='0', WORLD_SIZE='1'); {JOINS}", {}, id="joins a group"),
+    ],
+)
+def test_a_rank_that_starts_another_program_stays_the_one(
+    tmp_path: Path, first: str, environment: dict[str, str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HELPED.format(first=first))
+    (tmp_path / "helper.py").write_text("import torch\nprint(torch.rand(1))\n")
+    command = Command(str(script), python=PYTHON, cwd=str(tmp_path), environment=environment)
+    record = measure(command, tmp_path / "run", QUICK, timeout=120.0).record
+    assert (record.rank, record.world_size) == (0, 1) and record.complete and record.timing.step_s is not None
+
+
 ALONE = """\
 import torch
 from accelerate import Accelerator
