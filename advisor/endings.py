@@ -82,6 +82,13 @@ def died(python: str, run_dir: Path, code: int, seconds: float) -> AdvisorError:
             errors.SCRIPT_FAILED,
             detail=output,
         )
+    if (run_dir / layout.MEASURED_RANK).exists():
+        return AdvisorError(
+            f"the process that was measured, rank 0 of the script's job, was gone after {seconds:.0f} s "
+            f"{doing(run_dir)}: it was killed, or ended from native code; the system may have run out of memory.",
+            errors.SCRIPT_FAILED,
+            detail=output,
+        )
     if status(run_dir) is None:
         return AdvisorError(
             f"{python} could not run the advisor's part (it ended with status {code}): name a working Python, 3.10 or "

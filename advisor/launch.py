@@ -316,12 +316,8 @@ def _prepare(command: Command, run_dir: Path, options: Options, protected: _Prot
         parent_pid=os.getpid(),
     )
     options_path.write_text(json.dumps(layout.to_dict(filled)))
-    for name in (
-        layout.RUN_JSON,
-        layout.PARTIAL_JSON,
-        layout.CHILD_TRAINS,
-        layout.MEASURED_RANK,
-    ):  # of an earlier run into this folder
+    earlier = (layout.RUN_JSON, layout.PARTIAL_JSON, layout.CHILD_TRAINS, layout.MEASURED_RANK)
+    for name in earlier:  # of another run into this folder
         (run_dir / name).unlink(missing_ok=True)
     return options_path, (run_dir / layout.OUTPUT_LOG).open("wb")
 

@@ -68,7 +68,7 @@ class DdpNoSync(Rule):
             gain=gain,
             evidence={
                 "exchanges_per_step": found.per_step,
-                "exchanging_s": found.host_s,
+                **({"exchanging_s": found.host_s} if found.kernel_scale is None else {}),
                 "step_s": evidence.step_s,
             },
             site=site,
@@ -85,8 +85,7 @@ class DdpNoSync(Rule):
             "the optimizer's step follows; with Accelerate: with accelerator.accumulate(model)."
         )
         drafts = Drafts(sources)
-        steps = tuple(site_list(finding, "step"))
-        why = exchange_once(drafts, site_list(finding, "forward"), site_list(finding, "backward"), steps)
+        why = exchange_once(drafts, *(site_list(finding, name) for name in ("forward", "backward", "step")))
         return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
@@ -143,6 +142,9 @@ for i, (x, y) in enumerate(loader):
                 ("model = DDP(model)", "seen += 1", "seen % k == 0"),
                 ("model = DDP(model)", "", "queue.pop()"),
                 ("model = DDP(model)", "", "loss < 1"),
+                ("model = DDP(model)\ndef seen(x):\n    run.updates += 1\n    return x", "", "run.updates % k == 0"),
+                ("model = DDP(model)", "clip_grad_norm_(model.parameters(), 1.0)", "i % k == 0"),
+                ("model = DDP(model)", "norms.append(weight.grad.norm())", "i % k == 0"),
             )
         ),
     )

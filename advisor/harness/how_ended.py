@@ -40,8 +40,11 @@ def exited(error: SystemExit, observer: Observer, how: str = "sys.exit") -> int:
     return 1
 
 
-def failed(error: BaseException, observer: Observer) -> int:
-    """Write the record of a script that failed, and its traceback; the status with which we end."""
+def failed(error: BaseException, observer: Observer, say: bool = True) -> int:
+    """Write the record of a script that failed; the status with which we end.
+
+    `say`: print its traceback, as Python does.
+    """
     if observer.stop_requested:
         return 0  # a `finally` of the script's that failed because we stopped it
     kind = "exception"
@@ -60,7 +63,8 @@ def failed(error: BaseException, observer: Observer) -> int:
     own = _without_ours(error)
     observer.write(Failure(kind=kind, message=last, traceback=own))
     with contextlib.suppress(Exception):
-        sys.stderr.write(own)
+        if say:
+            sys.stderr.write(own)
     return 1
 
 

@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType, TracebackType
 from typing import Any
@@ -31,14 +32,19 @@ _UNMEASURED = "ADVISOR_UNMEASURED"
 
 def stay_measured(options: Options, imports: PostImport) -> None:
     """In the script's own process: once it is a rank itself, none that it starts is measured in its place."""
-    if "RANK" in os.environ:
+    if "RANK" in os.environ and options.script not in LAUNCHERS:
         _claim(options.run_dir)
+    _when_joined(imports, lambda module: _claim(options.run_dir))
+
+
+def _when_joined(imports: PostImport, told: Callable[[ModuleType], object]) -> None:
+    """Call `told` with torch's module of distributed jobs once this process has joined the others of one."""
 
     def loaded(module: ModuleType) -> None:
         def make(original: Any) -> Any:
             def init_process_group(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
-                _claim(options.run_dir)
+                told(module)
                 return result
 
             return init_process_group
@@ -57,6 +63,7 @@ class Ranks:
         self._journal = journal
         self._pid = os.getpid()
         self._observer: Any = None
+        self._left: Any = None  # the status with which the script ends this process
         self.joined = _UNMEASURED in os.environ  # whether what others than rank 0 measure is not wanted here
         self.timed: list[Patch] = []
 
@@ -68,8 +75,9 @@ class Ranks:
             rank, world_size = told
             self._seed()
             self._imports.when_imported("torch", lambda torch: self._join(rank, world_size))
-        self._imports.when_imported("torch.distributed.distributed_c10d", self._may_join)
+        _when_joined(self._imports, self._may_join)
         self._imports.when_imported("torch.multiprocessing.spawn", self._spawned)
+        self._imports.when_imported("multiprocessing.process", self._started)
 
     def _seed(self) -> None:
         """As the script's own process is seeded: what the ranks draw without a seed is the same in each run."""
@@ -79,16 +87,8 @@ class Ranks:
             self._imports.when_imported("torch", lambda torch: torch.manual_seed(seed))
 
     def _may_join(self, module: ModuleType) -> None:
-        def make(original: Any) -> Any:
-            def init_process_group(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                if not self.joined and os.getpid() == self._pid:
-                    self._join(module.get_rank(), module.get_world_size())
-                return result
-
-            return init_process_group
-
-        Patch(module, "init_process_group", make).on()
+        if not self.joined and os.getpid() == self._pid:
+            self._join(module.get_rank(), module.get_world_size())
 
     def _spawned(self, module: ModuleType) -> None:
         """A function that was spawned fails inside torch's own, which ends the process without a word to it."""
@@ -97,17 +97,35 @@ class Ranks:
             def wrap(function: Any, *args: Any) -> Any:
                 def run(*given: Any) -> None:
                     self._seed()
-                    try:
+                    with self._failing():
                         function(*given)
-                    except Exception as error:
-                        self._failed(error)
-                        raise
 
                 return original(run, *args)
 
             return wrap
 
         Patch(module, "_wrap", make).on()
+
+    def _started(self, module: ModuleType) -> None:
+        """What ``multiprocessing`` runs fails in it, and ends the process with no hook called."""
+
+        def make(original: Any) -> Any:
+            def run(process: Any) -> None:
+                with self._failing():
+                    original(process)
+
+            return run
+
+        Patch(module.BaseProcess, "run", make).on()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Tell of what fails in there, as long as this process is the one that is measured."""
+        try:
+            yield
+        except Exception as error:
+            self._failed(error)
+            raise
 
     def _join(self, rank: int, world_size: int) -> None:
         self.joined = True
@@ -138,39 +156,49 @@ class Ranks:
         observer.on_stop = watch
         offer_step(self._imports, observer)
         atexit.register(self._ends)
-        hook = sys.excepthook
+        Patch(sys, "excepthook", self._uncaught).on()
+        Patch(sys, "exit", self._leaves).on()
 
-        def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _uncaught(self, original: Any) -> Any:
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             if not isinstance(error, Stop):
                 self._failed(error)
-                hook(kind, error, trace)
+                original(kind, error, trace)
 
-        sys.excepthook = uncaught
+        return hook
+
+    def _leaves(self, original: Any) -> Any:
+        def leave(status: Any = None) -> None:
+            self._left = status
+            original(status)
+
+        return leave
 
     def _failed(self, error: BaseException) -> None:
         from .how_ended import failed
 
         if self._observer is not None and os.getpid() == self._pid:
-            failed(error, self._observer)
+            failed(error, self._observer, say=False)  # whoever catches it does
 
     def _ends(self) -> None:
         if os.getpid() != self._pid:
             return
+        from .how_ended import exited
+
         observer = self._observer
-        observer.record.ended = observer.record.ended or "finished"
-        observer.write()
+        exited(SystemExit(self._left), observer)
         if observer.windows is not None and observer.windows.leave_at_once:
             end_process(0)
 
 
 def _told_rank(options: Options) -> tuple[int, int] | None:
     """This process's rank and their number, where a launcher says so, or starts the script in one process."""
-    if "--multiprocessing-fork" in sys.orig_argv or "-c" in sys.orig_argv:
-        return None  # a worker of a rank's, with its variables
+    if sys.argv[0] == "-c":
+        return None  # a process of multiprocessing's that a rank has started, with its variables
     rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     if rank.isdigit() and world_size.isdigit():
         return int(rank), int(world_size)
-    alone = options.module and options.script in LAUNCHERS and any(each in options.argv for each in sys.orig_argv[1:])
+    alone = options.module and options.script in LAUNCHERS and sys.argv[0] in options.argv
     return (0, 1) if alone else None
 
 

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from advisor.harness.machine.neighbours import Neighbours, busy_seconds, own_seconds
+from advisor.harness.machine.neighbours import Neighbours, busy_seconds, own_seconds, started_by
+from tests.conftest import REPO
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux tells")
 
@@ -37,6 +38,18 @@ def test_what_a_process_and_its_children_compute_is_their_own() -> None:
         finally:
             subprocess.run(["pkill", "-P", str(child.pid)], check=False)
             child.kill()
+
+
+def test_the_script_is_what_its_starter_has_started() -> None:
+    """As seen by a rank, which a launcher has started that the starter did: here this process."""
+    assert started_by(os.getppid()) == os.getpid()
+    rank = f"""import sys
+sys.path.insert(0, {str(REPO)!r})
+from advisor.harness.machine.neighbours import started_by
+print(started_by({os.getpid()}), started_by(-1) == __import__('os').getpid())"""
+    with subprocess.Popen([sys.executable, "-c", PARENT, rank], stdout=subprocess.PIPE, text=True) as launcher:
+        printed, _ = launcher.communicate()
+    assert printed.split() == [str(launcher.pid), "True"]
 
 
 def test_what_computes_keeps_the_usable_cores_busy() -> None:

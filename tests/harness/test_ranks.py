@@ -12,11 +12,12 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.harness.layout import LAUNCHERS, Options, RunRecord
+from advisor.harness.machine.environment import share_of_cpus, usable_cpus
 from advisor.launch import Command, launcher, measure
 from tests.conftest import PYTHON, QUICK
 
 TRAINING = """\
-import os, sys
+import os, signal, sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -45,8 +46,12 @@ def train():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if "fail" in sys.argv and step == 0 and rank == 0:
+        if rank == 0 and step == 0 and "fail" in sys.argv:
             raise ValueError("a fault of the user's")
+        if rank == 0 and step == 0 and "exit" in sys.argv:
+            sys.exit(3)
+        if rank == 0 and step == 0 and "kill" in sys.argv:
+            os.kill(os.getpid(), signal.SIGKILL)
         if "short" in sys.argv and step == 11:
             break
     print(f"done by {rank}", flush=True)
@@ -114,7 +119,8 @@ def test_rank_zero_is_measured(go: Go, tmp_path: Path, text: str, launched: bool
     assert loader.batch_size == 16 and record.timing.samples_per_step == 16
     assert any(each.cls == "DistributedDataParallel" for each in record.models)
     assert "train.py" in str(record.optimizers[0].site)
-    assert record.environment.usable_cpus >= 1.0
+    cpus = usable_cpus()
+    assert record.environment.usable_cpus == max(1.0, cpus / 2)
     printed = (tmp_path / "run" / "output.log").read_text()
     assert "done by" not in printed  # it is stopped when enough was measured
 
@@ -126,11 +132,15 @@ def test_a_job_that_is_over_early_is_run_again_with_shorter_windows(go: Go, text
     assert record.total_steps == 12 and record.complete and record.timing.step_s is not None
 
 
+ENDS = {"fail": "a fault of the user's", "exit": r"sys\.exit\(3\)", "kill": "rank 0 .* was gone"}
+
+
 @pytest.mark.sessions
-@pytest.mark.parametrize(("text", "launched"), WAYS[:2])
-def test_what_fails_in_it_is_said(go: Go, text: str, launched: bool) -> None:
-    with pytest.raises(AdvisorError, match="a fault of the user's"):
-        go(text, launched, "fail")
+@pytest.mark.parametrize(("text", "launched"), WAYS)
+@pytest.mark.parametrize("end", ENDS)
+def test_what_ends_it_early_is_said(go: Go, text: str, launched: bool, end: str) -> None:
+    with pytest.raises(AdvisorError, match=ENDS[end]):
+        go(text, launched, end)
 
 
 @pytest.mark.sessions
@@ -208,6 +218,17 @@ def test_what_accelerate_launches_is_measured(tmp_path: Path) -> None:
     record = measure(command, tmp_path / "run", QUICK, timeout=120.0).record
     assert (record.rank, record.world_size, record.script) == (0, 1, str(script))
     assert record.complete and record.timing.step_s is not None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "world_size", "here", "share"),
+    [(16.0, None, "", 16.0), (16.0, 8, "", 2.0), (16.0, 8, "4", 4.0), (2.0, 8, "", 1.0), (0.5, 1, "1", 0.5)],
+)
+def test_the_ranks_of_a_machine_share_its_cores(
+    cpus: float, world_size: int | None, here: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    assert share_of_cpus(cpus, world_size) == share
 
 
 def test_a_launcher_is_known_by_its_name_unless_there_is_such_a_file(

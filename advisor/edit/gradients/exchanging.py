@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -18,18 +19,18 @@ _WRAPS = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distri
 # What a condition may be made of that is to be asked earlier: it changes nothing, and is the same a few lines before.
 _PLAIN = (cst.Name, cst.Attribute, cst.Integer, cst.SimpleString, cst.Comparison, cst.ComparisonTarget, cst.Arg)
 _PURE = ("len", "int", "min", "max")
+# What reads or changes gradients that are one rank's own until the last backward.
+_LOOKS = re.compile(r"\.grad\b|clip_grad|grad_norm|unscale_|zero_grad|register_\w*hook")
 
 
 def exchange_once(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[Site], steps: Sequence[Site]) -> str:
     """Have the forward and backward run under ``no_sync`` unless the step follows; why not, when that is not safe."""
-    if not (len(forwards) == len(backwards) == len(steps) == 1) or len({forwards[0].file, backwards[0].file,
-                                                                        steps[0].file}) > 1:  # fmt: skip
+    calls = [*forwards, *backwards, *steps]
+    if not len(forwards) == len(backwards) == len(steps) == 1 or len({site.file for site in calls}) > 1:
         return _CALLED
     draft = drafts[forwards[0].file]
-    forward, backward, step = (call_at(draft, sites[0]) for sites in (forwards, backwards, steps))
-    if forward is None or backward is None or step is None:
-        return _CALLED
-    if not isinstance(forward.func, (cst.Name, cst.Attribute)):
+    forward, backward, step = (call_at(draft, site) for site in calls)
+    if forward is None or backward is None or step is None or not isinstance(forward.func, (cst.Name, cst.Attribute)):
         return _CALLED
     if not _always_wrapped(draft):
         return "whether the model is wrapped in DistributedDataParallel in each run is not certain"
@@ -61,12 +62,27 @@ def _region(
         return "the optimizer's step is under no condition of its own that could be asked before the forward"
     if holder(draft, draft.siblings(asks.body.body[0]), step) is None:
         return _CALLED
+    others = [each for each in siblings if each is not asks]
+    if any(_LOOKS.search(draft.code(each)) for each in others):
+        return "the gradients of each backward are looked at, or dropped"
     changed = set().union(*(bound_names(draft, each) for each in siblings[first:stepping]))
     used = {name.value for name in draft.nodes(cst.Name, asks.test)}
-    if used & changed or not all(map(_plain, [asks.test, *_parts(draft, asks.test)])):
+    members = {each.attr.value for each in draft.nodes(cst.Attribute, asks.test)}
+    if used & changed or members & _set_later(draft) or not all(map(_plain, [asks.test, *_parts(draft, asks.test)])):
         return "what the optimizer's step waits for may change between the forward and it"
-    condition = draft.code(asks.test)
-    return siblings[first], siblings[last], f"({condition})" if m.matches(asks.test, m.IfExp()) else condition
+    return siblings[first], siblings[last], draft.code(asks.test)
+
+
+def _set_later(draft: Draft) -> set[str]:
+    """The attributes that the file gives other values than ``__init__`` does: what is called meanwhile may do so."""
+    targets = [
+        *(each.target for each in draft.nodes(cst.AssignTarget)),
+        *(each.target for each in draft.nodes(cst.AugAssign)),
+        *(each.target for each in draft.nodes(cst.AnnAssign)),
+    ]
+    members = [each for each in targets if isinstance(each, cst.Attribute)]
+    around = {each: draft.function(each) for each in members}
+    return {each.attr.value for each, of in around.items() if of is None or of.name.value != "__init__"}
 
 
 def _parts(draft: Draft, test: cst.BaseExpression) -> list[cst.BaseExpression]:

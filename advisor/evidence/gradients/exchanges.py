@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence.coded import Mask, names_like
-from advisor.evidence.coverage import Coverage
 from advisor.evidence.host import select
 from advisor.trace.tables import Spans
 
@@ -65,7 +64,7 @@ def exchanges(evidence: Evidence) -> Exchanges | None:
     operators = trace.operators
     ours = np.isin(operators.lane, evidence.host.lanes)
     travelling = select(trace.annotations, _rows(evidence, trace.annotations, _REDUCING.match))
-    alone = travelling.minus(Coverage.of(operators.start[ours], operators.end[ours]))
+    alone = travelling.minus(select(operators, ours))
     alone = alone.union(select(operators, ours & _rows(evidence, operators, _REDUCER.match)))
     seconds = float(alone.within(steps.start, steps.end).sum()) / 1e9 / len(steps)
     return Exchanges(per_step, needless * seconds, None)

@@ -148,14 +148,9 @@ def loop_between(
         inside = (at >= 0) & (detail.operators.end[takes] <= detail.operators.end[rows[np.maximum(at, 0)]])
         at = np.sort(at[inside])
         positions.append(at)
-        apart = np.split(at, np.flatnonzero(np.diff(at) > LONGEST_BODY) + 1) if len(at) else []
-        runs.append([])
-        for part in (each for each in apart if len(each) >= 2 * each_round):
-            every = max(1, round(each_round))
-            several = _runs(part[::every])
-            split = split or len(several) > 1
-            whole = [(int(part[0]), int(part[-1]) + 1, len(part))]
-            runs[-1] += [(one, end, count * every) for one, end, count in several] if len(several) > 1 else whole
+        of_step, several = _runs_of(at, each_round)
+        runs.append(of_step)
+        split = split or several
     if not there or not all(runs):
         return None
     shaped, stretches = list[_Stretch](), list[_Stretch]()
@@ -181,6 +176,22 @@ def loop_between(
         share = _begun_anew([np.diff(each[:: max(1, round(each_round))]) for each in positions])
         return replace(found, times=found.times + share * found.rounds) if share is not None else None
     return found
+
+
+def _runs_of(at: Ints, each_round: float) -> tuple[list[tuple[int, int, int]], bool]:
+    """(start, end, takes) of each run of a loop that takes parts `at` these places; whether another loop runs it."""
+    found: list[tuple[int, int, int]] = []
+    every, split = max(1, round(each_round)), False
+    for part in np.split(at, np.flatnonzero(np.diff(at) > LONGEST_BODY) + 1) if len(at) else []:
+        if len(part) < 2 * each_round:
+            continue
+        several = _runs(part[::every])
+        if len(several) > 1:
+            found += [(one, end, count * every) for one, end, count in several]
+            split = True
+        else:
+            found.append((int(part[0]), int(part[-1]) + 1, len(part)))
+    return found, split
 
 
 def _begun_anew(apart: list[Ints]) -> float | None:
@@ -315,6 +326,8 @@ def _runs(begins: Ints) -> list[tuple[int, int, int]]:
     What follows the last round of a run, until the next begins, is none of the loop's.
     """
     lengths = np.diff(begins)
+    if len(lengths) < _LEAST_RUNS:
+        return [(int(begins[0]), int(begins[-1]), len(lengths))]
     usual = int(np.median(lengths))
     last = np.flatnonzero(lengths >= _OTHERS_BEHIND * usual)
     between = np.diff(last)
