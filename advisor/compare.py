@@ -20,9 +20,10 @@ from advisor.harness.layout import RunRecord
 Verdict = Literal["kept", "reverted", "inconclusive"]
 
 LEAST_PAIRS = 3
-EPOCH_START, CHECKPOINT = "epoch start", "checkpoint"  # as the harness names what it sets aside
+EPOCH_START = "epoch start"  # as the harness names what it sets aside
+CHECKPOINT, COMPILATION = "checkpoint", "compilation"
 # So many in a run are no chance; whose share of the intervals is so many times the other side's has another habit.
-LEAST_CHECKPOINTS, MUCH_MORE_OFTEN = 3, 1.5
+LEAST_PAUSES, MUCH_MORE_OFTEN = 3, 1.5
 CONFIDENCE = 0.95
 # Pairs are looked at again and again, after the third, fourth … eighth, and each look is a chance to see what is not
 # there: with 95 % at each, a script was told apart from itself in up to 9 % of simulated sessions, with this in less
@@ -87,15 +88,17 @@ class Comparison:
 
 
 class BetweenSteps(NamedTuple):
-    """Which of the things that happen between steps a comparison counts."""
+    """Which of the things that happen between steps a comparison counts, as the harness names them."""
 
-    epoch_starts: bool = False
-    checkpoints: bool = False
+    causes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> BetweenSteps:
         """What a comparison of these runs counts."""
-        return cls(epoch_starts_count([*before, *after]), checkpoints_count(before, after))
+        found = [EPOCH_START] if epoch_starts_count([*before, *after]) else []
+        # A script that is compiled for the first time is so once; one that makes Dynamo forget is, again and again.
+        habits = [CHECKPOINT, COMPILATION] if any(map(_forgets_compiled, (*before, *after))) else [CHECKPOINT]
+        return cls((*found, *(each for each in habits if pauses_count(each, before, after))))
 
 
 STEPS_ALONE = BetweenSteps()
@@ -115,9 +118,8 @@ def cost(record: RunRecord, between: BetweenSteps = STEPS_ALONE) -> Cost:
             "script again."
         )
     timing = record.timing
-    for counts, cause in ((between.epoch_starts, EPOCH_START), (between.checkpoints, CHECKPOINT)):
-        if counts:
-            step_s += timing.aside.get(cause, 0.0) / max(timing.steps + timing.aside_counts.get(cause, 0), 1)
+    for cause in between.causes:
+        step_s += timing.aside.get(cause, 0.0) / max(timing.steps + timing.aside_counts.get(cause, 0), 1)
     return Cost(step_s, samples if samples is not None and _positive(samples) else None)
 
 
@@ -131,13 +133,13 @@ def epoch_starts_count(records: Sequence[RunRecord]) -> bool:
     return min(counts, default=0) >= 1 and max(counts) >= 2
 
 
-def checkpoints_count(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> bool:
-    """Whether a comparison of these runs counts what checkpoints cost: where one side saves them much more often.
+def pauses_count(cause: str, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> bool:
+    """Whether a comparison of these runs counts what pauses of a `cause` cost: where one side makes many more of them.
 
-    Else they cost both sides the same, and a disk's moods would only hide what differs.
+    Else they cost both sides the same, and a disk's moods, say, would only hide what differs.
     """
-    counts = [[record.timing.aside_counts.get(CHECKPOINT, 0) for record in side] for side in (before, after)]
-    if max((max(each, default=0) for each in counts), default=0) < LEAST_CHECKPOINTS:
+    counts = [[record.timing.aside_counts.get(cause, 0) for record in side] for side in (before, after)]
+    if max((max(each, default=0) for each in counts), default=0) < LEAST_PAUSES:
         return False
     rates = [
         statistics.median(count / max(record.timing.steps + count, 1) for record, count in zip(side, each, strict=True))
@@ -145,6 +147,10 @@ def checkpoints_count(before: Sequence[RunRecord], after: Sequence[RunRecord]) -
         if side
     ]
     return len(rates) == 2 and max(rates) > MUCH_MORE_OFTEN * min(rates)
+
+
+def _forgets_compiled(record: RunRecord) -> bool:
+    return any(each.kind == "dynamo.reset" for each in record.call_sites)
 
 
 def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:

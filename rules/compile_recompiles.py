@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.left_out import leave_out
 from advisor.edit.locate import call_at
 from advisor.edit.origins.values import EDITED, give
 from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
+from advisor.evidence.set_aside import pauses_of
 from advisor.fixes import by_option, edited
 from advisor.harness.places import is_user_file
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
+from advisor.harness.timing import ENOUGH_PAUSES
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, Recompiled
+    from advisor.harness.layout import CallSite, Recompiled, Site
 
 _LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
 _STILL_COMPILED = 0.5  # of the graphs that would run: with more of them, most steps find a graph that fits
@@ -35,7 +38,10 @@ _TITLES = {
     "number": "Keep numbers that change out of the compiled graph",
     "length": "Give the compiled graph always as many items",
     "grad": "Compile each stage of the training for itself",
+    "reset": "Keep what is compiled",
 }
+_HEAVY = 0.05  # of the time
+_BASIS = "measured: the share of the time in steps in which Dynamo compiles"
 
 
 class CompileRecompiles(Rule):
@@ -49,6 +55,11 @@ class CompileRecompiles(Rule):
     that limit was reached and most of the steps run uncompiled; two or three sizes that are compiled once each cost
     nothing more.
 
+    And one that is told to forget it: ``torch.compiler.reset()`` (``torch._dynamo.reset()``) between epochs, to free
+    memory, say, throws away every graph, and the next step makes them anew, from the disk's cache at best. The steps in
+    which Dynamo compiles are set aside from the others; where they come regularly, and the script resets as it goes,
+    their seconds and the steps between them give their share of the run.
+
     When not: there are only a few sizes, and each graph of its own is faster than the one for all of them: then pad to
     those sizes, or raise ``torch._dynamo.config.recompile_limit``.
 
@@ -61,6 +72,9 @@ class CompileRecompiles(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if (forgotten := _forgotten(evidence)) is not None:
+            yield forgotten
+            return
         given_up = [
             each for each in (evidence.record.recompiled if evidence.record is not None else []) if each.given_up
         ]
@@ -105,6 +119,8 @@ class CompileRecompiles(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         calls = site_list(finding, "compile")
+        if finding.parameters.get("cause") == "reset":
+            return _kept(site_list(finding, "resets"), sources)
         if finding.parameters.get("cause") == "number":
             number = finding.parameters.get("number") or "the number that changes"
             return Advice(
@@ -189,6 +205,22 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
             parameters={"cause": "size", "static": True},
         ),
         Example(
+            before="""
+for epoch in range(epochs):
+    for x in batches:
+        train(model, x)
+    gc.collect()
+    torch._dynamo.reset()  # <- resets
+""",
+            after="""
+for epoch in range(epochs):
+    for x in batches:
+        train(model, x)
+    gc.collect()
+""",
+            parameters={"cause": "reset"},
+        ),
+        Example(
             before="model = torch.compile(Net())\ny = model(x, temperature)  # <-\n",
             after="",
             parameters={"cause": "number"},
@@ -202,12 +234,55 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
         ),
     )
     LEAVES_ALONE = (
+        Example("model = make(torch.compiler.reset())  # <- resets=torch.compiler.reset()\n", "", {"cause": "reset"}),
+        Example(
+            "try:\n    y = model(x)\nexcept RuntimeError:\n    torch.compiler.reset()  # <- resets\n",
+            "",
+            {"cause": "reset"},
+        ),
         Example(
             "model = torch.compile(Net(), dynamic=choose())  # <- compile\n", "", {"cause": "size", "static": True}
         ),
         Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
         Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
     )
+
+
+def _forgotten(evidence: Evidence) -> Finding | None:
+    """What is compiled is thrown away again and again, and the steps wait until it is there once more."""
+    places = [each for each in call_sites(evidence, "dynamo.reset", every_step=False) if each.calls >= ENOUGH_PAUSES]
+    record = evidence.record
+    if record is None or not places:
+        return None
+    pauses = pauses_of(record.timing, "compilation", record.timing.compilation_every)
+    if pauses is None or pauses.share < _HEAVY:
+        return None
+    resets = tuple(each.site for each in places)
+    return Finding(
+        rule=CompileRecompiles.id,
+        title=_TITLES["reset"],
+        summary=f"Every {pauses.every:.0f} steps what is compiled is thrown away, at {', '.join(map(at, resets))}, and "
+        f"made again in {pauses.each_s * 1e3:,.0f} ms: {pauses.share:.0%} of the time.",
+        gain=Gain.of_pauses(pauses.period_s, pauses.each_s, pauses.steps_s, _BASIS),
+        evidence={
+            "compilation_share": pauses.share,
+            "compilation_s": pauses.each_s,
+            "steps_between_compilations": pauses.every,
+            "step_s": evidence.step_s,
+        },
+        site=resets[0],
+        parameters={"cause": "reset", "resets": resets},
+        safety=Safety.EXACT,
+    )
+
+
+def _kept(resets: tuple[Site, ...], sources: Sources) -> Edit | Advice:
+    text = f"Leave out the reset at {', '.join(map(at, resets)) or 'its place'}: each step finds its graphs then."
+    drafts = Drafts(sources)
+    for site in resets:
+        if why := leave_out(drafts, site, ("reset",)):
+            return Advice(text, f"the call at {at(site)} {why}")
+    return edited(drafts, text) if resets else Advice(text, "the place is unknown")
 
 
 def _written(guard: str) -> str:

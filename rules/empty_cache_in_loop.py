@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-import libcst.matchers as m
-
 from advisor.edit import Drafts, Sources
 from advisor.edit.called import calls_in
-from advisor.edit.locate import call_at
+from advisor.edit.left_out import leave_out
 from advisor.evidence import Change
 from advisor.evidence.gpu.allocations import allocations
 from advisor.fixes import edited
@@ -76,15 +73,8 @@ class EmptyCacheInLoop(Rule):
             return Advice(text, "the places are unknown")
         drafts = Drafts(sources)
         for site in found:
-            draft = drafts[site.file]
-            call = call_at(draft, site, ("empty_cache",))
-            statement = draft.statement(call) if call is not None else None
-            alone = m.SimpleStatementLine([m.Expr(m.Call())])
-            if call is None or statement is None or not m.matches(statement, alone):
-                return Advice(text, f"the call at {at(site)} is part of another statement, or a library's")
-            if any(isinstance(each, cst.ExceptHandler) for each in draft.ancestors(call)):
-                return Advice(text, f"the call at {at(site)} is made after an error, to have memory again")
-            draft.remove(statement)
+            if why := leave_out(drafts, site, ("empty_cache",)):
+                return Advice(text, f"the call at {at(site)} {why}")
         return edited(drafts, text, f"Keep the cache of GPU memory between the steps, at {where}.")
 
     EXAMPLES = (

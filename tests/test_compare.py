@@ -13,7 +13,7 @@ import pytest
 from advisor import compare
 from advisor.compare import compare_groups, compare_pairs, cost, costs, enough, group_costs, verdict
 from advisor.errors import AdvisorError
-from advisor.harness.layout import Options, RunRecord, Timing
+from advisor.harness.layout import CallSite, Options, RunRecord, Site, Timing
 from tests.benchmarks.compare_with_itself import KINDS, MOST_PAIRS, RESULTS, session, sessions
 from tests.benchmarks.compare_with_itself import record as record_runs
 from tests.conftest import PYTHON
@@ -273,3 +273,16 @@ def test_checkpoints_count_where_one_side_saves_them_much_more_often() -> None:
     # Both alike: what a disk takes says nothing of their difference. Two of them may be chance.
     assert group_costs(often, often) == ([0.1, 0.1], [0.1, 0.1])
     assert group_costs([saved(2, 1.0)], [saved(0, 0.0)]) == ([0.1], [0.1])
+
+
+def test_compilations_count_where_a_script_makes_dynamo_forget() -> None:
+    def compiled(count: int, resets: bool) -> RunRecord:
+        made = saved(0, 0.0)
+        made.timing.aside, made.timing.aside_counts = {"compilation": 2.0 * count}, {"compilation": count}
+        made.call_sites = [CallSite("dynamo.reset", Site("train.py", 9))] if resets else []
+        return made
+
+    (before,), (after,) = group_costs([compiled(5, True)], [compiled(0, False)])
+    assert before == pytest.approx(0.1 + 10.0 / 105) and after == pytest.approx(0.1)
+    # What is compiled for the first time, because a trial does so, is over once.
+    assert group_costs([compiled(0, False)], [compiled(5, False)]) == ([0.1], [0.1])

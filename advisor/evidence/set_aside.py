@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.harness.layout import Timing
+from advisor.harness.timing import ENOUGH_PAUSES
 
 FEWER = 2  # times as seldom, at least: else none is to go
 _KEPT = 2  # of them, at least, in a script whose length is known
-_LEAST_SEEN = 3  # in the timing window: two do not say how regularly they come
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def pauses_of(timing: Timing, cause: str, every: float | None, told: int | None 
     are.
     """
     count = timing.aside_counts.get(cause, 0)
-    least, every = (1, told) if told else (_LEAST_SEEN, every)
+    least, every = (1, told) if told else (ENOUGH_PAUSES, every)
     if timing.from_profile or not timing.step_s or not every or count < least:
         return None
     return Pauses(timing.aside.get(cause, 0.0) / count, every, every * timing.step_s)

@@ -23,6 +23,7 @@ from .layout import FORWARD_RANGE, Model, Site
 from .loading.loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute, unseen
 from .model_records import ModelRecords
+from .passes import Passes
 from .patches import Patch
 from .places import maker_site, user_site
 from .sites import read_scalars
@@ -98,6 +99,7 @@ class Models:
         self._late = False  # parts were hooked by the clock, before anything was called
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records = ModelRecords(torch)
+        self._passes = Passes(torch)
         self._depth = 0
         self._range: Any = None
         self._range_owner: Any = None
@@ -522,15 +524,16 @@ class Models:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
         self._range_owner = module
         site = user_site(3)
-        taken_down, shape = is_taken_down(self._torch), None
+        taken_down, shape, another = is_taken_down(self._torch), None, False
         tensors: list[Any] = []
         if not taken_down:
             with self._looking("given"):
                 tensors, shape = self._look_at_inputs(module, arguments, kwargs)
+                another = self._passes.another(module, tensors)
         record = self._records.of(module)
         model = id(module) if record is None else id(record)
         # Of a decoder's steps and the encoding before them the rarer one begins a step.
-        self._listener.before_forward(module, site, (model, method) if method else model, shape)
+        self._listener.before_forward(module, site, (model, method) if method else model, shape, another)
         if shape:  # the step that this forward ended is over: it belongs to the next one
             key, rows = self._first = self._first or (id(module), shape[0])
             other = key != id(module) and rows != shape[0]

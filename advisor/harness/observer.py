@@ -91,6 +91,7 @@ class Observer:
         if self._journal is not None:
             self._journal.on_write = self._wrote
         self._imports.when_imported("torchvision.tv_tensors._torch_function_helpers", windows.sites.keep_class)
+        self._imports.when_imported("torch._dynamo", windows.sites.dynamo_loaded)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_in_child)
         self._status.phase("waiting")

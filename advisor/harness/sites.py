@@ -112,6 +112,10 @@ class CallSites:
         if isinstance(known, set):
             known.update([patch.original for patch in self._patches if patch.replacement in known])
 
+    def dynamo_loaded(self, dynamo: ModuleType) -> None:
+        """See who makes Dynamo forget what is compiled, in the timing window, too: that costs a wrapper nothing."""
+        Patch(dynamo, "reset", self._wrap("dynamo.reset")).on()
+
     def also(self, patch: Patch) -> None:
         """Another wrapper, in place when these are: now."""
         self._patches.append(patch)

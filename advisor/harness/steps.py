@@ -159,7 +159,8 @@ class StepFinder:
         self.restarted = self._loaders.switched
         return boundary
 
-    def before_forward(self, key: Hashable, grad_enabled: bool) -> bool:
+    def before_forward(self, key: Hashable, grad_enabled: bool, another: bool = False) -> bool:
+        """`another`: it is one more pass over what the last forward was given, and ends no step."""
         self.restarted = False
         self.seen["forwards"] += 1
         self._forwards_since_batch += 1
@@ -172,7 +173,7 @@ class StepFinder:
             self._inference_events += 1
         if self.kind == "" and self.seen["batches"] == 0 and self._inference():
             self._become("forward")
-        if self.kind != "forward" or (self._by_hand and not grad_enabled):
+        if self.kind != "forward" or another or (self._by_hand and not grad_enabled):
             return False
         boundary = self._forwards.event(key)
         self.restarted = self._forwards.switched

@@ -62,6 +62,8 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
         timing.evaluation_every = _every(intervals, "evaluation")
     if "checkpoint" not in usual:
         timing.checkpoint_every = _every(intervals, "checkpoint")
+    if "compilation" not in usual:
+        timing.compilation_every = _every(intervals, "compilation")
     waits = statistics.fmean(timing.loader_wait_s)
     for loader in loaders:
         if loader.trains:
@@ -124,6 +126,23 @@ def whole_period(intervals: list[float]) -> int:
     longest = LONGEST_PERIOD if every <= MANY else LONGEST_OF_MANY
     short = every * sum(intervals) <= longest * len(intervals)
     return every if short and every <= len(intervals) // 2 else 1
+
+
+ENOUGH_PAUSES = 3  # of a kind: two do not say how regularly they come
+_HEAVY_PAUSES = 0.2  # of the time
+
+
+def pauses_to_come(intervals: list[Interval]) -> bool:
+    """Whether something that is set aside takes much of the time, and has not been seen often enough to say how much.
+
+    An evaluation every 200 steps is in a window of a few hundred once, or twice.
+    """
+    usual, whole = usual_causes(intervals), sum(row.seconds for row in intervals)
+    for cause in {*_WEIGHT} - usual - {"epoch start"}:
+        seconds = [row.seconds for row in intervals if cause in row.causes]
+        if 0 < len(seconds) < ENOUGH_PAUSES and sum(seconds) >= _HEAVY_PAUSES * whole:
+            return True
+    return False
 
 
 # When several things fell between two boundaries, the weightiest gives its name.

@@ -40,6 +40,7 @@ from .timing import (
     Interval,
     compiled_frames,
     has_settled,
+    pauses_to_come,
     summarize,
     usual_causes,
     whole_period,
@@ -60,6 +61,8 @@ OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
 LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
 # Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles: eight graphs of a function.
 MOST_COMPILING = 4
+# Times the least of the timing window: so long does it go on until it knows how often something heavy stops the steps.
+_FOR_PAUSES = 4
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 _EACH_SECOND, _ONE_EACH = 0.4, 1.2  # of the steps take a batch, and so many batches do those
 
@@ -110,6 +113,7 @@ class Windows:
         self._neighbours = Neighbours(options.parent_pid)
         self._timing_began = 0.0
         self._whole_at: int | None = None  # intervals: with so many, what comes every so many steps has its share
+        self._pauses_to_come: bool | None = None  # what stops the steps weighs much, and was seen too seldom
         self._profiler: OurProfiler | None = None
         self._overdue = 0
         self.leave_at_once = False
@@ -205,8 +209,13 @@ class Windows:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
             self._causes.add("epoch start")
 
-    def before_forward(self, module: Any, site: Any, key: Hashable, shape: list[int] | None) -> None:
-        """`key` tells models apart, of which one made anew is the one that it was; `shape` is its first tensor's."""
+    def before_forward(
+        self, module: Any, site: Any, key: Hashable, shape: list[int] | None, another: bool = False
+    ) -> None:
+        """`key` tells models apart, of which one made anew is the one that it was; `shape` is its first tensor's.
+
+        `another`: it is one more pass over what the last forward was given.
+        """
         if is_capturing(self._torch):
             return
         grad = self._torch.is_grad_enabled()
@@ -214,7 +223,7 @@ class Windows:
             entry = self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad, "shape": shape})
             if entry is not None and self.sites.count and not entry.called_from:
                 entry.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
-        if self.finder.before_forward(key, grad):
+        if self.finder.before_forward(key, grad, another):
             self._boundary()
 
     def forward_begins(self, module: Any, given: list[Any]) -> None:
@@ -577,7 +586,7 @@ class Windows:
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
         self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
         self._intervals.clear()
-        self._whole_at = None
+        self._whole_at, self._pauses_to_come = None, None
         self._enter("timing")
         self._neighbours.begin()
         self._caches.begin()
@@ -622,7 +631,13 @@ class Windows:
         if self._whole_at is None:
             every = whole_period([row.seconds for row in self._intervals])
             self._whole_at = -(-steps // every) * every
-        return steps >= self._whole_at
+        if steps < self._whole_at:
+            return False
+        if elapsed >= _FOR_PAUSES * least:
+            return True
+        if self._pauses_to_come is None or self._intervals[-1].causes:
+            self._pauses_to_come = pauses_to_come(self._intervals)
+        return not self._pauses_to_come
 
     def _by_device(self) -> None:
         """On a GPU the steps' times are those between its own marks: the host runs ahead."""

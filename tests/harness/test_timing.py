@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.harness.layout import Loader, Timing
-from advisor.harness.timing import Interval, period, summarize, whole_period
+from advisor.harness.timing import Interval, pauses_to_come, period, summarize, whole_period
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,29 @@ def test_samples_of_a_step(samples: list[int], loaders: int, per_step: float | N
     timing = Timing()
     summarize(timing, [Interval(0.1, frozenset(), 0.0, each) for each in samples], [Loader(trains=True)] * loaders)
     assert timing.samples_per_step == per_step
+
+
+def stopped(cause: str, seconds: float, every: int, count: int) -> list[Interval]:
+    """Steps of a tenth of a second, some of which are stopped for so long."""
+    paused = [number % every == 0 for number in range(1, every * count + 2)]
+    return [Interval(0.1 + seconds * each, frozenset({cause} if each else ()), 0.0, 8) for each in paused]
+
+
+@pytest.mark.parametrize(
+    ("cause", "seconds", "count", "awaits"),
+    [
+        ("evaluation", 2.0, 1, True),
+        ("checkpoint", 2.0, 2, True),
+        ("compilation", 2.0, 2, True),
+        ("evaluation", 2.0, 3, False),  # seen often enough
+        ("evaluation", 0.05, 2, False),  # and so little is no matter
+        ("evaluation", 2.0, 0, False),
+        ("epoch start", 2.0, 2, False),  # a part of training
+    ],
+)
+def test_what_stops_the_steps_for_long_is_waited_for(cause: str, seconds: float, count: int, awaits: bool) -> None:
+    assert pauses_to_come(stopped(cause, seconds, 20, count)) is awaits
+
+
+def test_what_comes_with_each_step_is_not_waited_for() -> None:
+    assert not pauses_to_come([Interval(0.1, frozenset({"checkpoint"}), 0.0, 8)] * 2)

@@ -13,6 +13,7 @@ import pytest
 from advisor.edit import Edit, Sources
 from advisor.evidence.fusion import graphs_expected, graphs_per_step
 from advisor.harness.layout import GraphBreak, Recompiled, Site
+from advisor.harness.timing import Interval, summarize
 from advisor.rule import Advice, Finding, Gain
 from advisor.rulebook import load_rules
 
@@ -183,6 +184,29 @@ def test_layers_unfrozen_stage_by_stage_are_compiled_stage_by_stage(scene: Any, 
     (rule,) = [each for each in load_rules() if each.id == "compile-recompiles"]
     fix = rule.fix(finding, Sources())
     assert isinstance(fix, Advice) and "torch.compiler.reset()" in fix.text
+
+
+def forgetting(made: Any, resets: int = 4, compiles: int = 4, seconds: float = 0.3) -> Any:
+    """Sixteen steps of 10 ms, then what was compiled is thrown away, and the next step waits for it."""
+    clean = [Interval(0.01, frozenset(), 0.0, 32)] * 15
+    summarize(
+        made.record.timing, [*clean, Interval(0.01 + seconds, frozenset({"compilation"}), 0.0, 32)] * compiles, []
+    )
+    made.call("dynamo.reset", 9, per_step=0.0)
+    made.record.call_sites[-1].calls = resets
+    return made
+
+
+def test_what_is_thrown_away_is_compiled_again(scene: Any, tmp_path: Path) -> None:
+    finding = found("compile-recompiles", forgetting(compiled(scene)), tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 9
+    assert finding.evidence["compilation_share"] == pytest.approx(0.3 / 0.46)
+    assert finding.gain.likely == pytest.approx(0.46 / 0.16) and finding.gain.high <= 2 * finding.gain.low
+
+
+@pytest.mark.parametrize("seldom", [{"resets": 1}, {"compiles": 2}, {"seconds": 0.004}])
+def test_a_reset_that_costs_little_is_not_reported(seldom: Any, scene: Any, tmp_path: Path) -> None:
+    assert found("compile-recompiles", forgetting(compiled(scene), **seldom), tmp_path) is None
 
 
 def test_compiled_step_of_an_optimizer_is_not_the_model(scene: Any, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class Timing:
     aside_counts: dict[str, int] = field(default_factory=dict)
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
     checkpoint_every: float | None = None  # the same of checkpoints
+    compilation_every: float | None = None  # … and of steps in which Dynamo compiles
 
 
 @dataclass

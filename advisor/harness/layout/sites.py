@@ -31,9 +31,10 @@ class CallSite:
     "shape" of the first tensor that its last call was given), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``,
     ``Tensor.item``, ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``,
     ``GradScaler.scale``, ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
-    ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
-    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call
-    makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads"),
+    ``synchronize``, ``empty_cache``, ``gc.collect``, ``dynamo.reset`` (``torch.compiler.reset``, too),
+    ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of several float64 values made by
+    ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call makes tensors of other types,
+    too), ``default_dtype``, ``set_num_threads`` (``details``: "threads"),
     ``from_list`` (a tensor of many values that ``torch.tensor`` or ``as_tensor`` makes of a list; figures per step from
     before the timing window; ``details``: "given", ``arrays`` or ``numbers``, "dtype" and "device" of the tensor,
     "numbers" per step, "loader", the index of that whose batch it was made for, -1 for none, and "others", the same

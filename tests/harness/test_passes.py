@@ -1,0 +1,72 @@
+"""Forwards of one and the same tensor: passes of Monte Carlo dropout are one step, a benchmark's calls are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.harness.passes import Passes
+from advisor.harness.steps import StepFinder
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+
+def model(rate: float = 0.5) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(rate), nn.Linear(4, 2))
+
+
+def test_another_pass_draws_other_numbers_for_the_same_tensor() -> None:
+    net, passes, one, other = model(), Passes(torch), torch.randn(2, 4), torch.randn(2, 4)
+    told = [passes.another(net, [given]) for given in (one, one, one, other, other)]
+    assert told == [False, True, True, False, True]
+
+
+def test_a_tensor_that_was_written_to_is_another() -> None:
+    net, passes, given = model(), Passes(torch), torch.randn(2, 4)
+    passes.another(net, [given])
+    given.mul_(2.0)
+    assert not passes.another(net, [given])
+
+
+@pytest.mark.parametrize("net", [model().eval(), model(rate=0.0), nn.Linear(4, 2)], ids=["eval", "none", "without"])
+def test_where_nothing_is_drawn_each_call_is_a_step(net: nn.Module) -> None:
+    passes, given = Passes(torch), torch.randn(2, 4)
+    assert not any(passes.another(net, [given]) for _ in range(4))
+
+
+def test_another_model_begins_anew() -> None:
+    passes, given = Passes(torch), torch.randn(2, 4)
+    assert not any(passes.another(model(), [given]) for _ in range(4))
+    assert not any(passes.another(model(), []) for _ in range(2))
+
+
+def test_another_pass_ends_no_step() -> None:
+    finder = StepFinder("auto", trains=lambda: False)
+    found = [finder.before_forward("model", False, another=number % 4 > 0) for number in range(40)]
+    assert [number for number, boundary in enumerate(found) if boundary] == [*range(0, 40, 4)]
+
+
+DRAWN = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 8)).{mode}()
+with torch.no_grad():
+    for _ in range(20000):
+        batch = torch.randn(16, 64)
+        torch.stack([model(batch) for _ in range(5)]).mean(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "forwards"), [("train", 5), ("eval", 1)])
+def test_passes_of_a_real_script_are_one_step(mode: str, forwards: int, tmp_path: Path) -> None:
+    (tmp_path / "draw.py").write_text(DRAWN.format(mode=mode))
+    record = measure(
+        Command(str(tmp_path / "draw.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK
+    ).record
+    (call,) = [each for each in record.call_sites if each.kind == "Module.call"]
+    assert record.step_kind == "forward" and call.calls_per_step == pytest.approx(forwards, rel=0.3)
