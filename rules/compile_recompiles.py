@@ -41,6 +41,7 @@ _TITLES = {
     "reset": "Keep what is compiled",
 }
 _HEAVY = 0.05  # of the time
+_MOST_GRAPHS = 8  # of a function: then Dynamo gives it up (recompile_limit)
 _BASIS = "measured: the share of the time in steps in which Dynamo compiles"
 
 
@@ -58,7 +59,9 @@ class CompileRecompiles(Rule):
     And one that is told to forget it: ``torch.compiler.reset()`` (``torch._dynamo.reset()``) between epochs, to free
     memory, say, throws away every graph, and the next step makes them anew, from the disk's cache at best. The steps in
     which Dynamo compiles are set aside from the others; where they come regularly, and the script resets as it goes,
-    their seconds and the steps between them give their share of the run.
+    their seconds and the steps between them give their share of the run. So they do where a number that the graph was
+    compiled for changes at each of them, once an epoch, say, and Dynamo has not given up yet: of the eight graphs that
+    it makes until then, one is needed.
 
     When not: there are only a few sizes, and each graph of its own is faster than the one for all of them: then pad to
     those sizes, or raise ``torch._dynamo.config.recompile_limit``.
@@ -79,6 +82,8 @@ class CompileRecompiles(Rule):
             each for each in (evidence.record.recompiled if evidence.record is not None else []) if each.given_up
         ]
         running, expected = graphs_per_step(evidence), graphs_expected(evidence)
+        if not given_up:
+            yield from _at_each_change(evidence)
         if not given_up or running > _STILL_COMPILED * expected:
             return
         for each in given_up:
@@ -246,6 +251,37 @@ for epoch in range(epochs):
         Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
         Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
     )
+
+
+def _at_each_change(evidence: Evidence) -> Iterator[Finding]:
+    """Steps that wait for another graph whenever a number changes, which Dynamo makes until it gives up."""
+    record = evidence.record
+    pauses = pauses_of(record.timing, "compilation", record.timing.compilation_every) if record is not None else None
+    if record is None or pauses is None or pauses.share < _HEAVY:
+        return
+    for each in record.recompiled:
+        named = _NUMBER.match(each.reasons[0]) if each.reasons else None
+        if each.graphs <= ENOUGH_PAUSES or named is None or _cause(each) != "number" or not _wanted(evidence, each):
+            continue
+        number = _written(named["name"])
+        yield Finding(
+            rule=CompileRecompiles.id,
+            title=_TITLES["number"],
+            summary=f"Every {pauses.every:.0f} steps {_name(each)} is compiled anew for another {number}, in "
+            f"{pauses.each_s * 1e3:,.0f} ms, {pauses.share:.0%} of the time, until Dynamo gives it up.",
+            gain=Gain.of_pauses(pauses.period_s, pauses.each_s * (1 - 1 / _MOST_GRAPHS), pauses.steps_s, _BASIS),
+            evidence={
+                "compilation_share": pauses.share,
+                "compilation_s": pauses.each_s,
+                "steps_between_compilations": pauses.every,
+                "graphs_compiled": each.graphs,
+                "failed_guard": each.reasons[0],
+                "step_s": evidence.step_s,
+            },
+            site=each.guarded or each.site,
+            parameters={"cause": "number", "number": number},
+        )
+        return
 
 
 def _forgotten(evidence: Evidence) -> Finding | None:

@@ -31,18 +31,19 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Fourteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    Fifteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
     samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
     each time: a bank of filters, or data that a property scales whenever it is read. A cache of the script's own is
-    filled under another key than it is asked for, and never has anything. Rows of a sparse matrix of SciPy's are taken
-    out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no core is
-    left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms in each
-    epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which a later
-    ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper
-    after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide Gaussian blur
-    of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much, for one sample
-    after another, where a cheaper version, one on tensors, or one for whole batches on the device would do. A few
-    fetches before the measurement are timed by line and by transform, in whatever process makes them.
+    filled under another key than it is asked for, and never has anything; or it keeps fewer files than the samples of a
+    batch come from in turn, and each is read whole, again, for one of them. Rows of a sparse matrix of SciPy's are
+    taken out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no
+    core is left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms
+    in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which
+    a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times
+    cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide
+    Gaussian blur of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much,
+    for one sample after another, where a cheaper version, one on tensors, or one for whole batches on the device would
+    do. A few fetches before the measurement are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it, and have cores of their own (then nothing is reported); a smaller picture
     gives the transform another meaning (a blur or noise of a fixed size, the corners that a rotation leaves black:
@@ -332,6 +333,7 @@ _TITLES = {
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
     "parse": "Read the files of text once",
+    "files": "Keep the files that a batch asks for until it has all of its samples",
     "decode": "Decode each sample's file once, not in every epoch",
     "compute": "Compute once what is the same in every epoch",
     "leading": "Transform once what is the same in every epoch",
@@ -382,6 +384,13 @@ _ADVICE = {
         "functools.lru_cache on the function that reads a file; or write it once in a binary form (np.save, then "
         "np.load(..., mmap_mode='r')), which needs no parsing.",
         "how much of it fits into memory only its author can tell",
+    ),
+    "files": (
+        "Keep {what} in memory at {at}, which is what one batch asks for: a cache that lets go of one before its next "
+        "sample is asked for reads it again each time, so let it keep as many, and some more. Or draw the samples of a "
+        "batch from fewer files, or write them so that one can be read by itself (np.save, then "
+        "np.load(..., mmap_mode='r')).",
+        "how much of it fits into memory, and in which order the samples may come, only its author can tell",
     ),
     "decode": (
         "Read each file once, not at {at} in every epoch anew: all samples as they are handed out fit into memory, in "

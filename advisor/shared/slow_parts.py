@@ -67,6 +67,11 @@ _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less C
 _TAPS, _LEAST_TIMES, _MOST_TIMES = 600, 3.0, 20.0
 
 
+# A batch opens its files so many times each, and reads so many times as many bytes as it has: they are read whole, for
+# one of their samples. A part that is read by itself is not, and a picture has more bytes than its file.
+_AGAIN, _WHOLE = 2.0, 4.0
+
+
 @dataclass(frozen=True)
 class SlowPart:
     """A part of making a batch that takes most of it, and what is known of it.
@@ -93,6 +98,7 @@ def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPar
     found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
     found = found or _never_kept(loader)
     found = found or _makes_again(loader) or _asks_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
+    found = found or _files_again(loader)
     return found or _loop(facts, loader)
 
 
@@ -183,6 +189,26 @@ def _never_kept(loader: Loader) -> SlowPart | None:
         missed.share,
         min(_MOST_MADE, missed.share * _MADE_ONCE),
         missed.cache,
+    )
+
+
+def _files_again(loader: Loader) -> SlowPart | None:
+    """Files of many samples that are read again within one batch, though a cache may be meant to keep them."""
+    line, files, opens = longest_statement(loader), loader.files_read or 0.0, loader.file_opens or 0.0
+    size = sum(each.bytes for each in loader.tensors)
+    if line is None or not files or not size or opens < _AGAIN * files or (loader.file_bytes or 0.0) < _WHOLE * size:
+        return None
+    part = share(loader, line)
+    if part < MOST:
+        return None
+    return SlowPart(
+        "files",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {files:.0f} files are opened {opens:.0f} times for it, "
+        f"and {(loader.file_bytes or 0.0) / 1e6:,.3g} MB read for a batch of {size / 1e6:,.2g} MB.",
+        line.site,
+        part,
+        part * (1.0 - files / opens),
+        f"{files:.0f} files",
     )
 
 

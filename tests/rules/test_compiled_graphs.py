@@ -204,6 +204,22 @@ def test_what_is_thrown_away_is_compiled_again(scene: Any, tmp_path: Path) -> No
     assert finding.gain.likely == pytest.approx(0.46 / 0.16) and finding.gain.high <= 2 * finding.gain.low
 
 
+def test_a_number_that_changes_once_an_epoch_is_compiled_for_each(scene: Any, tmp_path: Path) -> None:
+    made = forgetting(compiled(scene), resets=0)
+    made.record.call_sites.pop()
+    reasons = [f"self.epoch == {number}" for number in range(4)]
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17, function="forward"), 5, reasons)]
+    finding = found("compile-recompiles", made, tmp_path)
+    assert (
+        finding is not None
+        and finding.parameters["number"] == "self.epoch"
+        and finding.site == Site(SCRIPT, 17, function="forward")
+    )
+    assert finding.gain.likely == pytest.approx(0.46 / (0.16 + 0.3 / 8))
+    made.record.recompiled[0].graphs = 3  # two values may be all that there are
+    assert found("compile-recompiles", made, tmp_path) is None
+
+
 @pytest.mark.parametrize("seldom", [{"resets": 1}, {"compiles": 2}, {"seconds": 0.004}])
 def test_a_reset_that_costs_little_is_not_reported(seldom: Any, scene: Any, tmp_path: Path) -> None:
     assert found("compile-recompiles", forgetting(compiled(scene), **seldom), tmp_path) is None

@@ -111,6 +111,10 @@ class Loader:
     # sample is taken out of.
     archive_row_bytes: float | None = None
     listed: int = 0  # numbers of a sample that lists of Python's hold
+    # What a fetch reads in the process that makes it: different files, how often one is opened, bytes in all.
+    files_read: float | None = None
+    file_opens: float | None = None
+    file_bytes: float | None = None
     item_lines: float | None = None  # per sample: lines of the user's code that run to make it …
     item_calls: float | None = None  # … and calls of torch
     collate_lines: float | None = None  # the same in the collate function

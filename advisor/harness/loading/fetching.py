@@ -24,6 +24,7 @@ from typing import Any
 from ..layout import FetchPart, Loader, Site
 from ..timing import compiled_frames
 from .drawing import Drawing, may_look
+from .reading import Reading
 from .tracing import Counted, Inside, Longest, Timed, Traced
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
@@ -110,8 +111,9 @@ class Looks:
         collate = getattr(fetcher, "collate_fn", None)
         if callable(collate):
             fetcher.collate_fn = look.collating(collate)
+        reading = Reading()
         try:
-            with look:
+            with look, reading:
                 return original(fetcher, index)
         finally:
             if callable(collate):
@@ -121,7 +123,7 @@ class Looks:
                 if look.whole and not self.late:
                     if isinstance(look, Timed):
                         self._longest[key] = look.longest()
-                    self._append(look.seen(), _samples(index), loader)
+                    self._append({**look.seen(), **reading.seen()}, _samples(index), loader)
 
     def _plan(self, left: list[str], seconds: float) -> None:
         """What is left out of the looks to come after a first fetch that took so long."""
@@ -218,6 +220,11 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
         record.listed = max(row.get("listed", 0) for row in timed)
         # What is inside of a line takes no longer than the line: it comes after them all.
         record.parts = [*_mean([row["parts"] for row in timed]), *_mean(inside)]
+    if reading := [row for row in (*timed, *counted) if row.get("read") is not None]:
+        names = ("files", "opens", "read")
+        record.files_read, record.file_opens, record.file_bytes = (
+            sum(row[name] for row in reading) / len(reading) for name in names
+        )
     samples = sum(row["samples"] for row in counted)
     if samples:
         record.item_lines, record.collate_lines = (sum(row["lines"][i] for row in counted) / samples for i in (0, 1))
