@@ -12,15 +12,18 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_wa
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
 
 _LEAST_GAIN = 1.10
-_ALL = 1.0  # of the rows: a mask that is still to let some through (FixMatch's, at first), or a loss of weight 0
+_ALL = 1.0  # of the rows: a mask that is still to let some through (FixMatch's, at first)
 _LEAST_PART = 0.1  # of the longest: places below are not named
 # Of what the rows take that come to nothing: for picking the others, and, where rows of many columns are multiplied,
 # for putting them back; and how many times as long as its forward the backward of such work takes, at least, which is
 # mostly two products for one. Measured with autoencoders and towers whose losses are multiplied (2.07 and 2.0 times as
 # fast) and with experts of two kinds (1.85 and 2.36).
 _PICKING, _PUTTING_BACK, _BACKWARD = 0.1, 0.2, 1.6
+# Of what a term of weight 0 takes, forward and backward, nothing is left.
+_NUMBER = "what the term takes in the run, and its backward by the step's own"
 _BASIS = "prior: what the rows take that are multiplied by zero, but for a tenth or a fifth, for picking the others"
 
 
@@ -31,11 +34,14 @@ class ZeroWeightedRows(Rule):
     members of a bagged ensemble that see the whole batch, and losses that a mask takes most of away. What is multiplied
     by zero has no part in the loss, and its gradients are zeros: ``rows = weight.nonzero().squeeze(1)``, the module
     called with ``x[rows]``, and ``out.index_add(0, rows, …)`` or a mean over these rows give the same for the part of
-    the work that counts. Reported where a run has seen it, of rows that linear layers, convolutions, activations and
-    losses compute each by itself, where nothing else reads them, and where the weights do not depend on them.
+    the work that counts. Or a term of the loss has the number 0 for its weight, in a configuration, and its decoder,
+    its head, its discriminator is computed and differentiated all the same. Reported where a run has seen it, of rows
+    that linear layers, convolutions, activations and losses compute each by itself, where nothing else reads them, and
+    where the weights do not depend on them.
 
     When not: the rows are few, or the weights are rarely zero later in the training (a gate that sharpens; where all of
-    them are zero, as a mask of confident labels is at first, nothing is reported). A batch norm would see fewer rows,
+    them are zero, as a mask of confident labels is at first, nothing is reported); a weight of 0 that grows later is
+    0 until then. What is multiplied by 0 may be infinite. A batch norm would see fewer rows,
     and is not looked behind. On a GPU it is not reported: there calls take no time of their own.
 
     Source: the time that these calls took in the run, by the share of their rows. Shazeer et al. 2017, "Outrageously
@@ -52,11 +58,13 @@ class ZeroWeightedRows(Rule):
             return
         if not record.computed_s:
             return
+        # While they were watched other programs may have held the steps up: then all of it took too long.
+        scale = min(1.0, step_s / record.computed_s)
+        if (found := _by_number(evidence, record, scale)) is not None:
+            yield found
         weighted = [each for each in record.weighted if each.zero < _ALL]
         if not weighted:
             return
-        # While they were watched other programs may have held the steps up: then all of it took too long.
-        scale = min(1.0, step_s / record.computed_s)
         backward = max(_BACKWARD, backward_over_forward(evidence)) if evidence.trains else 0.0
         seconds = sum((each.seconds + backward * each.differentiated_s) * each.zero for each in weighted) * scale
         left = _PUTTING_BACK if any(each.columns > 1 for each in weighted) else _PICKING
@@ -83,6 +91,13 @@ class ZeroWeightedRows(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
+        if finding.parameters.get("by_number"):
+            return Advice(
+                f"Compute {where(finding.site)} only where its weight is not 0 (if weight: loss = loss + weight * "
+                "term), and what it needs of the model as well. Its parameters then have no gradient, where they had "
+                "zeros: an optimizer leaves them as they are, without weight decay, too.",
+                "whether the weight stays 0, and who else looks at the term, only its author can tell",
+            )
         return Advice(
             f"Compute {where(finding.site)} the rows alone whose weight is not zero: rows = weight.nonzero()[:, 0], "
             "call it with x[rows], and put the results back with index_add(0, rows, …), or take the loss of them.",
@@ -98,5 +113,37 @@ for i, expert in enumerate(self.experts):
             after="",
             advice="weight.nonzero()",
         ),
+        Example(
+            before="loss = task + weights['recon'] * error(model.decode(z), x)  # <-\n",
+            after="",
+            parameters={"by_number": True},
+            advice="only where its weight is not 0",
+        ),
     )
     LEAVES_ALONE = (Example("loss = (error(model(x), y) * keep).sum()  # <-\n", ""),)
+
+
+def _by_number(evidence: Evidence, record: RunRecord, scale: float) -> Finding | None:
+    """A term of the loss whose weight is the number 0."""
+    terms = [each for each in record.weighted if each.by_number]
+    if not terms or not evidence.trains:
+        return None
+    backward = backward_over_forward(evidence)
+    seconds = sum(each.seconds + backward * each.differentiated_s for each in terms) * scale
+    gain = Gain.prior(evidence.what_if(Change(remove_host_s=seconds)), _NUMBER)
+    if gain.likely < _LEAST_GAIN:
+        return None
+    longest = terms[0]
+    places = dict.fromkeys(at(each.site) for each in terms if each.seconds >= _LEAST_PART * longest.seconds)
+    way = by_way_of(longest.site, [longest.site, *longest.called_from])
+    return Finding(
+        rule=ZeroWeightedRows.id,
+        title="Leave out what the loss has a weight of 0 for",
+        summary=f"{min(1.0, seconds / (evidence.step_s or seconds)):.0%} of the step computes, at {', '.join(places)}"
+        f"{way}, what is multiplied by the number 0 and goes nowhere else, and its gradients, which are zeros.",
+        gain=gain,
+        evidence={"zero_weighted_s": seconds, "step_s": evidence.step_s},
+        site=longest.site,
+        parameters={"by_number": True},
+        safety=Safety.BEHAVIOUR,
+    )

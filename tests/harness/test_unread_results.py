@@ -495,6 +495,39 @@ def test_rows_that_come_to_nothing_are_found(how: str) -> None:
         assert 0.7 < each.zero < 0.9 and each.rows == SIZE and each.differentiated_s == each.seconds > 0.0
 
 
+LOG: list[torch.Tensor] = []
+TERMS: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {
+    "a number": (lambda x: 0.0 * x, True),
+    "the other way round": (lambda x: x * 0, True),
+    "by name": (lambda x: torch.mul(x, 0.0), True),
+    "a tensor": (lambda x: torch.tensor(0.0) * x, True),
+    "with others": (lambda x: sum(weight * x for weight in (0.0, 0.0)), True),
+    "a little": (lambda x: 1e-9 * x, False),
+    "a weight that learns": (lambda x: torch.zeros((), requires_grad=True) * x, False),
+    "with one that is none": (lambda x: 0.0 * x + x.square(), False),
+    "a flag": (lambda x: x * False, False),
+    "logged": (lambda x: (LOG.append(x.detach()), 0.0 * x)[1], False),
+    "printed": (lambda x: (x.item(), 0.0 * x)[1], False),
+}
+
+
+@pytest.mark.parametrize("how", TERMS)
+def test_terms_with_a_weight_of_nothing_are_found(how: str) -> None:
+    weigh, expected = TERMS[how]
+    other = nn.Linear(SIZE, SIZE)
+
+    def step() -> None:
+        x = torch.randn(SIZE, SIZE)
+        # Across the rows, too: what comes to nothing is for nothing whatever it was computed of.
+        term = (NET(x).t() @ x).softmax(0).square().mean()
+        (other(x).mean() + weigh(term)).backward()
+
+    found = [each for each in weighed(step) if each.by_number]
+    LOG.clear()
+    assert bool(found) is expected
+    assert not expected or sum(each.calls for each in found) >= 6
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_rows_are_not_told_of_where_somebody_may_read_unseen(lost: bool) -> None:
     script = torch.jit.script(nn.ReLU()) if lost else None

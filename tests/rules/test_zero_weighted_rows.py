@@ -61,3 +61,40 @@ def test_experts_that_compute_what_their_gate_takes_away(tmp_path: Path) -> None
 @pytest.mark.parametrize(("asked", "added"), [(1, SPARSE), (4, DENSE), (3, DENSE)])
 def test_experts_that_compute_what_is_taken(asked: int, added: str, tmp_path: Path) -> None:
     assert not found(tmp_path, asked, added)
+
+
+TERM = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+weights = {{"task": 1.0, "recon": {weight}}}
+encoder, head, decoder = (nn.Sequential(nn.Linear(a, 512), nn.ReLU(), nn.Linear(512, b)) for a, b in SIZES)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters(), *decoder.parameters()], lr=0.01)
+for step in range(400):
+    x = torch.randn(256, 256)
+    z = encoder(x)
+    recon = decoder(z)
+    terms = {{"task": head(z).square().mean(), "recon": (recon - x).square().mean()}}
+    loss = sum(weights[name] * term for name, term in terms.items())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("weight", "told"), [(0.0, True), (0.1, False)])
+def test_a_term_that_the_loss_has_a_weight_of_nothing_for(weight: float, told: bool, tmp_path: Path) -> None:
+    source = TERM.replace("SIZES", "((256, 64), (64, 8), (64, 256))").format(weight=weight)
+    (tmp_path / "train.py").write_text(source)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    findings = list(RULE.check(Evidence.from_run(run)))
+    assert bool(findings) is told
+    if told:
+        (finding,) = findings
+        assert finding.site is not None and finding.site.line == 12 and finding.gain.likely > 1.15
+        fix = RULE.fix(finding, Sources())
+        assert isinstance(fix, Advice) and "only where its weight is not 0" in fix.text

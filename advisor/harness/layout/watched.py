@@ -284,6 +284,7 @@ class Weighted:
     zero: float = 0.0  # share of the rows
     rows: int = 0
     columns: int = 0  # of what is multiplied by zero in the end
+    by_number: bool = False  # which is one number for all of it: the weight of a term of the loss
 
 
 @dataclass

@@ -34,8 +34,8 @@ _BY_ROWS = frozenset(
 class Rows:
     """What a call multiplies by a number for each row: ``zero`` is the share of zeros among ``rows`` of these.
 
-    ``given`` are the calls that wrote what is multiplied, of so many ``columns``, and ``weights`` those that wrote the
-    numbers.
+    All of it by one number, a 0, has no ``rows``. ``given`` are the calls that wrote what is multiplied, of so many
+    ``columns``, and ``weights`` those that wrote the numbers.
     """
 
     given: tuple[int, ...]
@@ -67,6 +67,7 @@ class Call:
     # as `follow_zeros` has it.
     zero: float = 0.0
     columns: int = 0
+    by_number: bool = False  # all of what it gives is multiplied by the number 0 in the end
 
 
 @dataclass
@@ -143,6 +144,20 @@ def zero_weights(torch: Any, name: str, args: Any) -> Iterator[tuple[Any, Any]]:
             yield x, weights
 
 
+def times_zero(torch: Any, name: str, args: Any) -> Iterator[Any]:
+    """What a call multiplies by the number 0: the weight that a term of the loss has, or a tensor of that alone."""
+    if name not in _MULTIPLIES or len(args) < 2:
+        return
+    for x, number in ((args[0], args[1]), (args[1], args[0])):
+        if not isinstance(x, torch.Tensor) or not x.requires_grad:
+            continue
+        if isinstance(number, torch.Tensor):
+            alone = not number.dim() and not number.requires_grad and number.device.type == "cpu"
+            number = number.item() if alone else None
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and number == 0:
+            yield x
+
+
 def zero_share(torch: Any, weights: Any) -> float:
     """The share of zeros among them; hardly more than 0 for none, as may be for one of several experts."""
     others = int(torch.count_nonzero(weights.detach()))
@@ -152,23 +167,25 @@ def zero_share(torch: Any, weights: Any) -> float:
 def follow_zeros(calls: Sequence[Call], kept: Sequence[bool]) -> None:
     """From rows that are multiplied by zero to all that is computed for them alone.
 
-    Weights that are computed of these rows themselves cannot be known before.
+    What is multiplied by a 0 is for nothing whatever its rows are computed of. Weights that are computed of these rows
+    themselves cannot be known before.
     """
     least: dict[int, _Dropped] = {}
     for number in range(len(calls) - 1, -1, -1):
         call = calls[number]
         dropped = _NOTHING if call.root or kept[number] else least.get(number, _NOTHING)
-        call.zero, call.columns = dropped.zero, dropped.columns
+        call.zero, call.columns, call.by_number = dropped.zero, dropped.columns, dropped.by_number
         if not call.read:
             continue
         cut: dict[int, _Dropped] = {}
         for rows in call.weighted:
-            given = [each for each in rows.given if calls[each].rows == rows.rows]
+            given = [each for each in rows.given if not rows.rows or calls[each].rows == rows.rows]
             behind = _before(calls, rows.weights, min(given)) if given else set()
-            here = _Dropped(rows.zero, rows.columns, tuple(rows.weights))
+            here = _Dropped(rows.zero, rows.columns, tuple(rows.weights), not rows.rows)
             cut.update((each, here) for each in given if each not in behind)
         for each in call.reads:
-            passes = dropped if call.rowwise and calls[each].rows == call.rows else _NOTHING
+            by_rows = call.rowwise and calls[each].rows == call.rows
+            passes = dropped if by_rows or dropped.by_number else _NOTHING
             here = max(cut.get(each, _NOTHING), passes)
             least[each] = least[each].and_by(here) if each in least else here
 
@@ -180,13 +197,15 @@ class _Dropped:
     zero: float = 0.0
     columns: int = 0
     weights: tuple[int, ...] = ()
+    by_number: bool = False
 
     def and_by(self, other: _Dropped) -> _Dropped:
         """What two that read the same rows both drop: masks of its own for each part need all of them together."""
         if self.weights == other.weights or not min(self.zero, other.zero):
             return min(self, other)
         both = (*self.weights, *other.weights)
-        return replace(min(self, other), zero=max(0.0, self.zero + other.zero - 1.0), weights=both)
+        zero, all_of_it = max(0.0, self.zero + other.zero - 1.0), self.by_number and other.by_number
+        return replace(min(self, other), zero=zero, weights=both, by_number=all_of_it)
 
 
 _NOTHING = _Dropped()

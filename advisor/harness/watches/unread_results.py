@@ -45,6 +45,7 @@ from .result_graph import (
     by_rows,
     follow,
     follow_zeros,
+    times_zero,
     zero_share,
     zero_weights,
 )
@@ -335,6 +336,7 @@ class UnreadResults:
             rows = weights.numel()
             both = self._reads([x]), self._reads([weights])
             call.weighted.append(Rows(*both, rows, x.numel() // rows, zero_share(torch, weights)))
+        call.weighted += (Rows(self._reads([x]), (), 0, 0, 1.0) for x in times_zero(torch, name, args))
         self._calls.append(call)
         for each in made:
             self._writer[storage_key(each)] = len(self._calls) - 1
@@ -457,6 +459,7 @@ def _weighted(place: Place) -> Weighted:
         zero=sum(each.seconds * each.zero for each in calls) / seconds if seconds else 0.0,
         rows=max(each.rows for each in calls),
         columns=max(each.columns for each in calls),
+        by_number=all(each.by_number for each in calls),
     )
 
 
