@@ -30,7 +30,7 @@ _SETTINGS = {
     ),
     "Trainer": (
         "precision", "accelerator", "benchmark", "detect_anomaly", "plugins", "gradient_clip_val",
-        "accumulate_grad_batches",
+        "accumulate_grad_batches", "reload_dataloaders_every_n_epochs",
     ),
     "Fabric": ("precision", "accelerator", "plugins"),
     "Accelerator": (

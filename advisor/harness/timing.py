@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .layout import Loader, Timing
@@ -47,6 +48,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.elapsed = sum(timing.intervals)
     timing.step_s = timing.elapsed / len(clean)
     timing.median_s = statistics.median(timing.intervals)
+    timing.long_steps = sum(each >= LONG * timing.median_s for each in timing.intervals)
     timing.gc_s, timing.gc_asked_s = (statistics.fmean(row.collecting[i] for row in clean) for i in (0, 1))
     timing.openblas_s = statistics.fmean(row.openblas for row in clean)
     timing.page_faults, timing.system_s = (statistics.fmean(row.faults[i] for row in clean) for i in (0, 1))
@@ -55,7 +57,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     for interval in intervals:
         unusual = sorted(interval.causes - usual)
         if unusual and clean is not intervals:
-            cause = unusual[0] if len(unusual) == 1 else next(c for c in _WEIGHT if c in unusual)
+            cause = weightiest(unusual)
             timing.aside[cause] = timing.aside.get(cause, 0.0) + max(interval.seconds - timing.step_s, 0.0)
             timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
     if "evaluation" not in usual:
@@ -138,7 +140,7 @@ def pauses_to_come(intervals: list[Interval]) -> bool:
     An evaluation every 200 steps is in a window of a few hundred once, or twice.
     """
     usual, whole = usual_causes(intervals), sum(row.seconds for row in intervals)
-    for cause in {*_WEIGHT} - usual - {"epoch start"}:
+    for cause in {*_WEIGHT} - usual:
         seconds = [row.seconds for row in intervals if cause in row.causes]
         if 0 < len(seconds) < ENOUGH_PAUSES and sum(seconds) >= _HEAVY_PAUSES * whole:
             return True
@@ -147,6 +149,12 @@ def pauses_to_come(intervals: list[Interval]) -> bool:
 
 # When several things fell between two boundaries, the weightiest gives its name.
 _WEIGHT = ("compilation", "evaluation", "checkpoint", "epoch start")
+
+
+def weightiest(causes: Iterable[str]) -> str:
+    """Of what happened in a step besides the one that gives it its name; "" for nothing."""
+    found = set(causes)
+    return next((each for each in _WEIGHT if each in found), "")
 
 
 def compiled_frames() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Hashable
 from itertools import islice
@@ -24,6 +25,7 @@ from .machine.neighbours import Neighbours
 from .machine.openblas import OpenBlas
 from .models import Models
 from .optimizers import Optimizers, nonfinite
+from .pauses import Pauses
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
@@ -111,6 +113,7 @@ class Windows:
         self._faults = PageFaults()
         self._caches = Caches()
         self._neighbours = Neighbours(options.parent_pid)
+        self._pauses = Pauses()
         self._timing_began = 0.0
         self._whole_at: int | None = None  # intervals: with so many, what comes every so many steps has its share
         self._pauses_to_come: bool | None = None  # what stops the steps weighs much, and was seen too seldom
@@ -145,6 +148,7 @@ class Windows:
         self._zero_checked = True
         self.sites.count = False
         self.watches.stop()
+        self._pauses.stop()
         self._probes(False)
 
     def note(self, text: str) -> None:
@@ -362,6 +366,8 @@ class Windows:
         if self.phase == "timing":
             self._clock.mark()
             self._interval(now)
+            row = self._intervals[-1]
+            self._pauses.step_ended(now, row.seconds, row.causes)
             self.graphs.look(len(self._intervals))
             if self._timing_full(now):
                 self._end_timing()
@@ -474,6 +480,7 @@ class Windows:
             self._profiler = None
         if self.phase != "settle":
             self.note(f"{why} while it was measured, so measuring began anew")
+        self._pauses.stop()
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
@@ -584,6 +591,7 @@ class Windows:
         self._gpu_memory.begin(self._clock.device, self.record.memory)
         # The hooks that see how many rows a model gets are off in the timing window.
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
+        usual_s = statistics.median(row.seconds for row in self._intervals) if self._intervals else 0.0
         self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
         self._intervals.clear()
         self._whole_at, self._pauses_to_come = None, None
@@ -597,6 +605,8 @@ class Windows:
         self._clock.mark()
         self._faults.begin()
         self._last = self._timing_began = time.perf_counter()
+        if usual_s:
+            self._pauses.begin(usual_s)
 
     def _cpu_seconds(self) -> tuple[float, float]:
         """Until now: of this process, of the loaders' workers."""
@@ -655,6 +665,7 @@ class Windows:
         summarize(timing, self._intervals, self.loaders.records)
         if (kept := self._faults.kept()) is not None:
             timing.pages_kept = kept / steps
+        timing.pauses = self._pauses.end()
         self.record.small_caches = self._caches.end(steps)
         self._count_samples()
         self._usual = usual_causes(self._intervals)

@@ -72,7 +72,7 @@ def stopped(cause: str, seconds: float, every: int, count: int) -> list[Interval
         ("evaluation", 2.0, 3, False),  # seen often enough
         ("evaluation", 0.05, 2, False),  # and so little is no matter
         ("evaluation", 2.0, 0, False),
-        ("epoch start", 2.0, 2, False),  # a part of training
+        ("epoch start", 2.0, 2, True),
     ],
 )
 def test_what_stops_the_steps_for_long_is_waited_for(cause: str, seconds: float, count: int, awaits: bool) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .loading import FetchPart, Loader, TensorInfo
-from .measured import Device, Environment, Memory, Timing, Window
+from .measured import Device, Environment, Memory, Pause, Timing, Window
 from .script import Encoder, GraphBreak, Model, OptimizerInfo, Recompiled
 from .sites import CallSite, Site
 from .watched import (
@@ -86,6 +86,7 @@ __all__ = [
     "OneHot",
     "OptimizerInfo",
     "Options",
+    "Pause",
     "Recompiled",
     "Recomputed",
     "Repeated",

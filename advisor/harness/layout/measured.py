@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .sites import Site
+
 
 @dataclass
 class Window:
@@ -15,6 +17,17 @@ class Window:
     elapsed: float = 0.0
     complete: bool = False
     repeats: int = 0  # how often it was begun anew because an evaluation or a checkpoint fell into it
+
+
+@dataclass
+class Pause:
+    """A place that the script was at while steps took several times as long as the others, in the timing window."""
+
+    cause: str = ""  # as in ``Timing.aside``; "" where nothing is known to have happened in them
+    sites: list[Site] = field(default_factory=list)  # the user's frames, from the inside out
+    loading: bool = False  # torch's loader ran inside of them: it started workers, or waited for a first batch
+    seconds: float = 0.0  # beyond what a step takes, of all of them
+    times: int = 0  # steps in which it was seen there
 
 
 @dataclass
@@ -54,6 +67,8 @@ class Timing:
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
     checkpoint_every: float | None = None  # the same of checkpoints
     compilation_every: float | None = None  # … and of steps in which Dynamo compiles
+    long_steps: int = 0  # that took several times as long as the one in the middle, of those that are not set aside
+    pauses: list[Pause] = field(default_factory=list)  # the longest first
 
 
 @dataclass

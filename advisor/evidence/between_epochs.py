@@ -1,0 +1,117 @@
+"""What stops the steps again and again and is no evaluation, no checkpoint, no compilation: where it is, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.harness.timing import whole_period
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Pause, RunRecord, Site
+
+_MOSTLY = 0.7  # of the samples: so many agree on a line, from the outermost inwards
+_MUCH = 0.1  # of what was seen at a place: from there on what happened in a step besides is no chance
+_LEAST_SEEN = 2  # steps that were stopped
+_NAMED = ("evaluation", "checkpoint")  # the lines from which these are reached are known
+_OWN = ("compilation",)  # what runs then is the compiler
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A place at which the script is while the steps stand still.
+
+    Each of ``count`` stops takes ``each_s`` seconds there, and ``period_s`` pass from one to the next, with the
+    ``every`` steps in between. ``site`` is the innermost line that most of them were seen at, ``called_from`` the
+    user's lines around it.
+    """
+
+    site: Site
+    called_from: tuple[Site, ...]
+    each_s: float
+    period_s: float
+    every: float
+    count: int
+
+    @property
+    def share(self) -> float:
+        """Of the time."""
+        return self.each_s / self.period_s
+
+
+def stop_of(evidence: Evidence) -> Stop | None:
+    """The place where the steps of a run stand still for longest; None where they do not."""
+    record = evidence.record
+    if record is None or record.timing.from_profile or not record.timing.pauses or not record.timing.step_s:
+        return None
+    timing = record.timing
+    rows = [each for each in timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
+    if whole_period(timing.intervals) > 1:
+        rows = [each for each in rows if each.cause]  # the others were profiled with the steps
+    rows = _others(record, rows)
+    if not rows:
+        return None
+    path, here = _path(rows)
+    of_cause = {cause: _seconds([each for each in here if each.cause == cause]) for cause in {e.cause for e in here}}
+    counts = {**timing.aside_counts, "": timing.long_steps}
+    count = sum(counts.get(cause, 0) for cause, took in of_cause.items() if took >= _MUCH * _seconds(here))
+    if count < _LEAST_SEEN:
+        return None
+    while len(path) > 1 and path[-1].function.startswith("<"):  # of a comprehension: its function says more
+        path.pop()
+    beside = sum(timing.aside_counts.values())
+    whole_s = timing.elapsed + beside * timing.step_s + sum(timing.aside.values())
+    steps = timing.steps + beside
+    seconds = min(sum(each.seconds for each in here), whole_s - steps * _middle(record))
+    return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count, count)
+
+
+def _others(record: RunRecord, rows: Sequence[Pause]) -> list[Pause]:
+    """Without what evaluates and saves: steps in which that happens may have been stopped by something else as well.
+
+    Which lines evaluate is known, but for a framework's, under whose one line is everything.
+    """
+    plain = [each for each in rows if each.cause not in _NAMED]
+    known = {(each.site.file, each.site.line) for each in record.call_sites if each.kind in _NAMED}
+    everything = {(site.file, site.line) for each in plain for site in each.sites}
+    functions = {(each.sites[0].file, each.sites[0].function) for each in plain}
+    telling = bool(known) and not known & everything
+    return plain + [
+        each
+        for each in rows
+        if each.cause in _NAMED
+        and (
+            (each.sites[0].file, each.sites[0].function) in functions
+            or (telling and not any((site.file, site.line) in known for site in each.sites))
+        )
+    ]
+
+
+def _middle(record: RunRecord) -> float:
+    """What a step takes that nothing stops."""
+    return min(record.timing.median_s or 0.0, record.timing.step_s or 0.0)
+
+
+def _path(rows: Sequence[Pause]) -> tuple[list[Site], list[Pause]]:
+    """The lines from the outermost inwards that most of the seconds agree on, and what was seen at the last of them."""
+    path: list[Site] = []
+    here = list(rows)
+    while True:
+        lines: dict[tuple[str, int], list[Pause]] = {}
+        for each in here:
+            if len(each.sites) > len(path):
+                site = each.sites[-1 - len(path)]
+                lines.setdefault((site.file, site.line), []).append(each)
+        if not lines:
+            return path, here
+        most = max(lines.values(), key=_seconds)
+        if path and _seconds(most) < _MOSTLY * _seconds(here):
+            return path, here
+        path.append(most[0].sites[-1 - len(path)])
+        here = most
+
+
+def _seconds(rows: Sequence[Pause]) -> float:
+    return sum(each.seconds for each in rows)

@@ -1,0 +1,93 @@
+"""What a training does between its epochs is told of by where it was seen, and by what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.harness.layout import Pause, Site
+from advisor.harness.timing import Interval, summarize
+from advisor.rule import Advice, Finding
+from rules.work_between_epochs import WorkBetweenEpochs
+
+RULE = WorkBetweenEpochs()
+SCRIPT = "/nowhere/train.py"
+LOOP = Site(SCRIPT, 40, function="main")
+MAKES = Site(SCRIPT, 12, function="features")
+
+
+def stopped(scene: Any, seconds: float = 0.3, cause: str = "epoch start", *sites: Site, loading: bool = False) -> Any:
+    """Twenty steps of 10 ms, then one that takes so much longer, four times."""
+    made = scene(10.0)
+    made.operator("aten::addmm", 0.1, 9.9)
+    clean = [Interval(0.01, frozenset[str](), 0.0, 32)] * 19
+    summarize(made.record.timing, [*clean, Interval(0.01 + seconds, frozenset({cause} - {""}), 0.0, 32)] * 4, [])
+    made.record.timing.pauses = [Pause(cause, list(sites or (MAKES, LOOP)), loading, 4 * seconds, 4)]
+    return made
+
+
+def found(made: Any, folder: Path) -> list[Finding]:
+    return list(RULE.check(made.evidence(folder)))
+
+
+def test_the_share_is_of_the_time_and_the_place_the_innermost_line(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(stopped(scene), tmp_path)
+    assert finding.site == MAKES and finding.evidence["share_of_time"] == pytest.approx(0.3 / 0.5)
+    assert "at train.py:12, in features(), called at train.py:40: 60% of its time" in finding.summary
+    assert finding.gain.likely == pytest.approx(0.5 / (0.2 + 0.05 * 0.3)) and finding.gain.high <= 2 * finding.gain.low
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "once, before the loop over epochs" in fix.text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seconds": 0.03},
+        {"loading": True},
+        {"cause": "compilation"},
+        {"sites": (Site(SCRIPT, 30, function="collect_episodes"), LOOP)},
+    ],
+    ids=["little", "workers that start", "the compiler", "a rollout"],
+)
+def test_what_is_told_of_elsewhere_or_makes_the_data_is_not(other: Any, scene: Any, tmp_path: Path) -> None:
+    sites = other.pop("sites", ())
+    made = stopped(scene, other.pop("seconds", 0.3), other.pop("cause", "epoch start"), *sites, **other)
+    assert found(made, tmp_path) == []
+
+
+def test_evaluations_are_no_other_work(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "evaluation")
+    made.call("evaluation", 40, per_step=0.0)
+    made.record.call_sites[-1].site = LOOP
+    assert found(made, tmp_path) == []
+    # Another line of that loop is what takes the time of these steps.
+    made.record.call_sites[-1].site = Site(SCRIPT, 44, function="main")
+    assert found(made, tmp_path)
+
+
+def test_a_framework_runs_everything_under_one_line(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene)
+    made.call("evaluation", 40, per_step=0.0)
+    made.record.call_sites[-1].site = LOOP
+    (finding,) = found(made, tmp_path)
+    assert finding.site == MAKES
+
+
+def test_a_step_that_is_long_without_a_reason_counts_too(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "")
+    timing = made.record.timing
+    clean = [[0.01] * number for number in (21, 13, 30, 12)]  # at no regular distances
+    timing.intervals = [each for some in clean for each in (*some, 0.31)]
+    (finding,) = found(made, tmp_path)
+    assert finding.evidence["steps_between"] == 20 and finding.evidence["share_of_time"] == pytest.approx(0.6)
+
+
+def test_lightning_is_told_to_ask_once(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "epoch start", MAKES, Site(SCRIPT, 20, function="train_dataloader"), LOOP)
+    made.call("Trainer", 39, per_step=0.0, values={"reload_dataloaders_every_n_epochs": 1})
+    (finding,) = found(made, tmp_path)
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "reload_dataloaders_every_n_epochs=0" in fix.text
