@@ -62,7 +62,7 @@ def stop_of(evidence: Evidence) -> Stop | None:
     while len(path) > 1 and path[-1].function.startswith("<"):  # of a comprehension: its function says more
         path.pop()
     beside = sum(timing.aside_counts.values())
-    whole_s = timing.elapsed + beside * timing.step_s + sum(timing.aside.values())
+    whole_s = timing.elapsed + beside * _middle(record) + sum(timing.aside.values())
     steps = timing.steps + beside
     seconds = min(sum(each.seconds for each in here), whole_s - steps * _middle(record))
     return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count, count)
