@@ -29,7 +29,7 @@ PEERS_PYTHON = REPO / ".venv-peers" / "bin" / "python"
 
 
 # What these rules speak of lies between the steps, and is no part of their time.
-_BESIDE_THE_STEP = ("evaluation-heavy",)
+_BESIDE_THE_STEP = ("evaluation-heavy", "work-between-epochs", "compile-recompiles")
 
 
 @dataclass(frozen=True)
