@@ -31,19 +31,20 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Fifteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    Sixteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
     samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
-    each time: a bank of filters, or data that a property scales whenever it is read. A cache of the script's own is
-    filled under another key than it is asked for, and never has anything; or it keeps fewer files than the samples of a
-    batch come from in turn, and each is read whole, again, for one of them. Rows of a sparse matrix of SciPy's are
-    taken out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no
-    core is left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms
-    in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which
-    a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times
-    cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide
-    Gaussian blur of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much,
-    for one sample after another, where a cheaper version, one on tensors, or one for whole batches on the device would
-    do. A few fetches before the measurement are timed by line and by transform, in whatever process makes them.
+    each time: a bank of filters, or data that a property scales whenever it is read. Or what a sample's own object is
+    asked it computes anew, several times for one sample, or in every epoch. A cache of the script's own is filled under
+    another key than it is asked for, and never has anything; or it keeps fewer files than the samples of a batch come
+    from in turn, and each is read whole, again, for one of them. Rows of a sparse matrix of SciPy's are taken out one
+    by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no core is left
+    for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms in each epoch,
+    and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which a later
+    ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper
+    after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide Gaussian blur
+    of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much, for one sample
+    after another, where a cheaper version, one on tensors, or one for whole batches on the device would do. A few
+    fetches before the measurement are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it, and have cores of their own (then nothing is reported); a smaller picture
     gives the transform another meaning (a blur or noise of a fixed size, the corners that a rotation leaves black:
@@ -110,7 +111,7 @@ class SlowTransform(Rule):
             why = made_in_init(drafts[finding.site.file], finding.site.line)
             told = f"Make what {what} gives at {at(finding.site)} once, in __init__, and use it for each sample."
             return Advice(text, why) if why else edited(drafts, told)
-        if finding.site is not None and finding.parameters.get("kind") == "asked":
+        if finding.site is not None and finding.parameters.get("kind") in ("asked", "object", "twice"):
             drafts = Drafts(sources)
             readers = [drafts[path] for path in file_list(finding, "readers") if sources.has(path)]
             copied = bool(finding.parameters.get("copied"))
@@ -328,6 +329,8 @@ class Rooms:
 _TITLES = {
     "same": "Make once what all samples share",
     "asked": "Compute once what all samples share",
+    "object": "Compute once what the samples are asked each time",
+    "twice": "Compute once what a sample is asked several times",
     "missed": "Ask the cache for the key that it is filled under",
     "tokenize": "Tokenize the texts once",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
@@ -344,11 +347,21 @@ _TITLES = {
 }
 _SAFETY = {"convolve": Safety.NUMERIC, "blur": Safety.NUMERIC}
 # What is done once for each sample has its gain in the epochs that follow.
-_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "leading", "pictures", "formatted")
+_IN_LATER_EPOCHS = ("object", "tokenize", "parse", "decode", "compute", "leading", "pictures", "formatted")
 _ADVICE = {
     "asked": (
         "Keep what {what} ({at}) gives, and compute it once, not for each sample: functools.cached_property for a "
         "property.",
+        "whether it stays the same only its author can tell",
+    ),
+    "object": (
+        "Keep what {what} ({at}) gives with the object that is asked: functools.cached_property for a property (of a "
+        "class without __slots__), or an attribute that __init__ computes.",
+        "whether it stays the same, and all of them fit into memory, only its author can tell",
+    ),
+    "twice": (
+        "Keep what {what} ({at}) gives with the object that is asked, for as long as its sample is made: "
+        "functools.cached_property for a property (of a class without __slots__), or a variable.",
         "whether it stays the same only its author can tell",
     ),
     "same": (

@@ -60,6 +60,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
             cause = weightiest(unusual)
             timing.aside[cause] = timing.aside.get(cause, 0.0) + max(interval.seconds - timing.step_s, 0.0)
             timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
+            timing.aside_gc_s[cause] = timing.aside_gc_s.get(cause, 0.0) + interval.collecting[0]
     if "evaluation" not in usual:
         timing.evaluation_every = _every(intervals, "evaluation")
     if "checkpoint" not in usual:

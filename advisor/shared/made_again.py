@@ -8,6 +8,7 @@ import linecache
 import math
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.loading.deterministic import computes_the_same, hands_on_the_same, transforms_the_same
@@ -23,9 +24,11 @@ from advisor.evidence.loading.fetching import (
     stacks,
     without,
 )
+from advisor.evidence.loading.same_for_all import gives_the_same
 from advisor.evidence.loading.spinning import gain_without_fetching_s
 from advisor.evidence.python_loops.rounds import scope_at
 from advisor.evidence.whatif import Change
+from advisor.harness.layout.loading import ALONE, LASTS
 from advisor.rule import Gain, at
 from advisor.shared.slow_parts import MOST, READ, READ_BASIS, SlowPart, short_name
 
@@ -41,6 +44,9 @@ _FEW_WORKERS = 4  # where so many gain nothing, more will not
 _MUCH_BETTER = 1.25  # times as fast as with workers: from there on both are told of
 _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
 _MUCH_WAIT = 0.25  # of the step: from there on what it waits for is told of, whatever it does
+# Of a fetch, what an object is asked, and times that it is, from which on it is told of.
+_LEAST_ASKED, _TWICE = 0.2, 1.5
+_LOOK_S, _MOST_OF_FETCH = 8e-6, 0.9  # of a call, with those of a library in it, that is looked at; of a fetch
 _LINE_S = 0.1e-6  # seconds that a line of Python takes, with a little of NumPy's scalars in it
 _LOOP_LEFT = 0.2  # of what is a loop in Python, where nobody knows over what
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
@@ -68,6 +74,7 @@ _DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
 def made_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
     """What takes most of making a batch and is the same in every epoch, or else simply computes much."""
     found = _tokenizes(evidence, facts, loader) or _decodes(evidence, facts, loader)
+    found = found or _asks_objects(evidence, facts, loader)
     found = found or _computes_again(evidence, facts, loader) or _pictures_again(evidence, facts, loader)
     found = found or _formats_again(evidence, facts, loader) or _transforms_again(evidence, facts, loader)
     return found or _blurs(evidence, facts, loader) or _heavy(evidence, facts, loader)
@@ -178,6 +185,38 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> S
         _KEPT_BASIS,
         other_s=spinning,
     )
+
+
+def _asks_objects(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """What an object computes of itself whenever it is asked: several times for a sample, and again in each epoch."""
+    asked = [each for each in loader.parts if each.kind == "object" and each.pixels_out]
+    asked = [each for each in asked if _of_fetch(loader, each) >= _LEAST_ASKED]
+    known = [(part, name, line) for part in asked for name, line in (gives_the_same(part),) if name]
+    # Of one that asks another the inner one, which is asked by others, too.
+    most = max(known, key=lambda each: each[0].pixels_in / each[0].pixels_out, default=None)
+    if most is None:
+        return None
+    part, name, line = most
+    own, times = _of_fetch(loader, part), part.pixels_in / part.pixels_out
+    site = replace(part.site, line=line)
+    said = f"{name} ({at(site)}) takes {own:.0%} of making a batch: it "
+    often = f"is asked {times:.2g} times of each object, and " if times >= _TWICE else ""
+    if part.order & LASTS and _better_kept(evidence, facts, loader, own):
+        said += f"{often}computes the same in every epoch anew."
+        return SlowPart("object", said, site, own, own * (1.0 - 1.0 / _KEPT), name, _KEPT_BASIS)
+    if not often:
+        return None
+    return SlowPart("twice", f"{said}{often}computes the same each time.", site, own, own * (1.0 - 1.0 / times), name)
+
+
+def _of_fetch(loader: Loader, part: FetchPart) -> float:
+    """The share of a fetch that an object's method takes.
+
+    Where it calls nothing of the user's, looking makes it hardly longer, but for a little of each call, and other parts
+    maybe much: then by its seconds.
+    """
+    alone_s = part.seconds - _LOOK_S * part.pixels_in if part.order & ALONE else 0.0
+    return max(share(loader, part), min(_MOST_OF_FETCH, alone_s / (loader.fetch_s or part.seconds or 1.0)))
 
 
 def _transforms_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:

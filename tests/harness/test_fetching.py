@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from advisor.harness.layout import Loader
+from advisor.harness.layout.loading import LASTS
 from advisor.harness.loading import tracing
 from advisor.harness.loading.fetching import _ORDER_WITH_THREADS, LOOKS_FILE, Looks, look_off, look_on, read_looks
 from advisor.harness.loading.loaders import FETCH_FILE, _computed, fetch_patches
@@ -198,6 +200,46 @@ def test_properties_of_what_all_samples_share_are_timed(tmp_path: Path) -> None:
 def test_an_object_of_each_sample_is_none_that_they_share(tmp_path: Path) -> None:
     _, record = seen(tmp_path, DataLoader(Scaled(), batch_size=5))
     assert not [each for each in record.parts if each.kind == "lasting"]
+
+
+def test_what_objects_are_asked_is_counted(tmp_path: Path) -> None:
+    class Held(Rows):
+        def __init__(self) -> None:
+            super().__init__(Twice())
+            self.scales = [Scale() for _ in range(40)]
+            gc.collect()
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            own, passing = self.scales[index], Scale()
+            return torch.full((4,), own.factor * own.factor * own.factor * passing.half())
+
+    _, record = seen(tmp_path, DataLoader(Held(), batch_size=5))
+    (part,) = (each for each in record.parts if each.kind == "object")  # what Scale.half() takes is nothing
+    assert (part.name, part.order, part.pixels_in, part.pixels_out) == ("factor", LASTS, 15, 5)
+    assert 0.03 <= part.seconds < 0.1
+
+
+def test_objects_of_each_sample_do_not_last(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Scaled(), batch_size=5))
+    (part,) = (each for each in record.parts if each.kind == "object")
+    assert (part.name, part.order, part.pixels_in) == ("factor", 0, 10)
+
+
+def test_files_are_counted_with_how_often_they_are_opened(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(bytes(100_000))
+
+    class Kept(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            whole = (tmp_path / "ab"[index % 2]).read_bytes()
+            return torch.tensor([float(whole[index])])
+
+    _, record = seen(tmp_path, DataLoader(Kept(None), batch_size=10))
+    assert (record.files_read, record.file_opens) == (2, 10)
+    assert record.file_bytes == pytest.approx(1e6, rel=0.05)
+    (tmp_path / "other").mkdir()
+    _, record = seen(tmp_path / "other", DataLoader(Rows(Twice()), batch_size=10))
+    assert (record.files_read, record.file_opens) == (0, 0)
 
 
 def test_lines_that_are_mostly_the_tracing_are_none(tmp_path: Path) -> None:

@@ -48,7 +48,12 @@ _OF_ARRAYS = frozenset(
         ),
     )
 )
-_COMPUTES = frozenset(("torch", "torchaudio", "torchvision", "numpy", "scipy", "librosa", "math", "skimage", "cv2"))
+_COMPUTES = frozenset(
+    (
+        *("torch", "torchaudio", "torchvision", "numpy", "scipy", "librosa", "math", "skimage", "cv2"),
+        *("json", "orjson", "ujson", "pickle", "base64", "zlib", "gzip", "struct", "re"),
+    )
+)
 
 
 def made_for_each(loader: Loader) -> tuple[FetchPart | None, str, float]:

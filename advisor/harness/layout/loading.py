@@ -18,6 +18,9 @@ class TensorInfo:
     bytes: int = 0
 
 
+LASTS, ALONE = 1, 2
+
+
 @dataclass
 class FetchPart:
     """A part of making a batch. ``kind``: line (of the outermost function of the user's that makes a sample) |
@@ -25,16 +28,19 @@ class FetchPart:
     all of the longest "line", which calls it, directly or not) | pandas, npz, convolve (what a line of the user's, in
     any function, asks of pandas, a member that it has an archive read which was open before, or signals that it has
     NumPy convolve; part of a "line") | lasting (a property, or a method without arguments, of an object that there is
-    one of for all samples; part of a "line") | collate. ``site`` is where the code is written.
+    one of for all samples; part of a "line") | object (the same of any object, all calls together) | collate. ``site``
+    is where the code is written.
     """
 
     kind: str = ""
     name: str = ""
     site: Site = field(default_factory=Site)
     seconds: float = 0.0  # per batch, in the fetches that were looked at; what it calls included
-    order: int = 0  # of a transform among those of a sample
+    # Of a transform among those of a sample; of an "object" LASTS where none of those that are asked was made in the
+    # fetch, and ALONE where what it is asked calls no other function of the user's.
+    order: int = 0
     # The most that a transform (or line) is given, and gives; 0 where that is no image. Of "convolve" the numbers of
-    # the longer signal, and of the shorter.
+    # the longer signal, and of the shorter. Of "object" calls in a fetch, and objects that are asked.
     pixels_in: int = 0
     pixels_out: int = 0
 

@@ -64,6 +64,7 @@ class Timing:
     from_profile: bool = False  # too short a run: these times were taken under the profiler or before settling
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds in the window, beyond a step's own
     aside_counts: dict[str, int] = field(default_factory=dict)
+    aside_gc_s: dict[str, float] = field(default_factory=dict)  # seconds of it in Python's garbage collector
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
     checkpoint_every: float | None = None  # the same of checkpoints
     compilation_every: float | None = None  # … and of steps in which Dynamo compiles

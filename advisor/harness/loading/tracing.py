@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import time
@@ -12,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ..from_lists import numbers_listed
+from ..layout.loading import ALONE, LASTS
 from ..places import is_users
 from .tables import facts, lengths_of, library_of, of_numbers, opens_archive, row_bytes, table_of
 from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
@@ -22,6 +24,8 @@ _END = 10.0
 _OFTEN = 1 << 12  # events of the tracing after which it asks whether it should go on: some milliseconds of them
 _MOST_LINES = 8  # are written down, those that take longest
 _MOST_IMAGED = 60  # lines of one sample after which the pictures of its variables are looked at: not those of a loop
+_LOOKED_AT, _MOST_YOUNG = 3, 5000  # objects of a method, and of the collector's youngest generation
+_LEAST_ASKED = 0.05  # share of the fetch from which on what an object is asked is told of
 _LEAST_LONGEST = 0.5  # share of the fetch from which on it is asked what the longest line calls
 _NEARLY_ALL = 0.8  # share of a line that one function takes which it calls
 _DEEPEST = 8  # functions below the line
@@ -140,6 +144,13 @@ class Timed(Traced):
         self._askers: dict[CodeType, set[int]] = {}  # … and the samples that have asked it
         self._asks: dict[FrameType, float] = {}  # of them those that run, and since when
         self.lasting: dict[CodeType, float] = {}  # seconds of those whose object is the same for each sample
+        # Of all methods without arguments, of whatever object: calls, seconds, the objects by sample; those that run,
+        # and since when; and those that are asked of objects which this fetch has made.
+        self.asked_of: dict[CodeType, list[float]] = {}
+        self._objects: dict[CodeType, set[tuple[int, int]]] = {}
+        self._running_asked: dict[FrameType, float] = {}
+        self._passing: set[CodeType] = set()
+        self._asking: set[CodeType] = set()  # of them those that call another function of the user's
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
@@ -172,7 +183,10 @@ class Timed(Traced):
         asks = False
         if self._outer is not None and is_users(frame):
             self.calling.add((self._outer.f_code, self._line))
-            asks = self._is_lasting(frame)
+            self._asking |= self._asked_now()
+            if _asks_alone(code):
+                asks = self._is_lasting(frame)
+                self._is_asked_of(frame)
         if code in self._codes:
             whose = self._whose(frame)
             if whose is not None:
@@ -182,9 +196,11 @@ class Timed(Traced):
                 if self._outer is not None or not is_users(frame):
                     frame.f_trace_lines = False
                     return self._in_transform
-        if asks:
+        if frame in self._running_asked:
             frame.f_trace_lines = False
-            self._asks[frame] = time.perf_counter()
+            self._running_asked[frame] = time.perf_counter()
+            if asks:
+                self._asks[frame] = self._running_asked[frame]
             return self._in_method
         if self._outer is None and is_users(frame):
             self._samples += 1
@@ -238,7 +254,7 @@ class Timed(Traced):
     def _is_lasting(self, frame: FrameType) -> bool:
         """Whether it is a method that is told nothing, or a property, of what there is one of for all samples."""
         code = frame.f_code
-        if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & _VARIOUS or len(self._asks) > 0:
+        if len(self._asks) > 0:
             return False
         owner = frame.f_locals.get(code.co_varnames[0])
         known = self._lasting.setdefault(code, owner)
@@ -248,12 +264,33 @@ class Timed(Traced):
             self._lasting[code] = _NOBODY
         return known is owner
 
+    def _is_asked_of(self, frame: FrameType) -> None:
+        """A method that is told nothing is asked of some object, while a sample is made."""
+        code = frame.f_code
+        if code in self._asked_now():
+            return  # by itself
+        owner = frame.f_locals.get(code.co_varnames[0])
+        self.asked_of.setdefault(code, [0.0, 0.0])
+        objects = self._objects.setdefault(code, set())
+        objects.add((self._samples, id(owner)))
+        self._running_asked[frame] = 0.0
+        if code not in self._passing and len(objects) <= _LOOKED_AT and _is_young(owner):
+            self._passing.add(code)
+
+    def _asked_now(self) -> set[CodeType]:
+        return {each.f_code for each in self._running_asked}
+
     def _in_method(self, frame: FrameType, event: str, arg: Any) -> Any:
         try:
             if event == "return":
-                took = time.perf_counter() - self._asks.pop(frame)
-                if self._lasting[frame.f_code] is not _NOBODY:
-                    self.lasting[frame.f_code] = self.lasting.get(frame.f_code, 0.0) + took
+                now, code = time.perf_counter(), frame.f_code
+                asked = self.asked_of[code]
+                asked[0] += 1
+                asked[1] += now - self._running_asked.pop(frame)
+                if frame in self._asks:
+                    took = now - self._asks.pop(frame)
+                    if self._lasting[code] is not _NOBODY:
+                        self.lasting[code] = self.lasting.get(code, 0.0) + took
         except Exception:
             self.end()
             return None
@@ -336,6 +373,11 @@ class Timed(Traced):
         for code, took in sorted(self.lasting.items(), key=lambda each: -each[1])[:_MOST_LINES]:
             if len(self._askers[code]) > max(1, self._samples // 2):  # not what is made anew now and then
                 parts.append(("lasting", code.co_name, code.co_filename, code.co_firstlineno, 0, 0, 0, took))
+        for code, (calls, took) in sorted(self.asked_of.items(), key=lambda each: -each[1][1])[:_MOST_LINES]:
+            if took >= _LEAST_ASKED * self.seconds:
+                which = LASTS * (code not in self._passing) + ALONE * (code not in self._asking)
+                place = code.co_name, code.co_filename, code.co_firstlineno
+                parts.append(("object", *place, which, int(calls), len(self._objects[code]), took))
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))
@@ -430,6 +472,18 @@ class Inside(Traced):
                 for (code, line), each in _longest_first(own)
             ]
         }
+
+
+def _is_young(owner: Any) -> bool:
+    """Whether an object was made a moment ago, by the collector's youngest generation; True where that is too large."""
+    if gc.get_count()[0] > _MOST_YOUNG:
+        return True
+    return any(each is owner for each in gc.get_objects(generation=0))
+
+
+def _asks_alone(code: CodeType) -> bool:
+    """Whether it is a method, or a property, that is told nothing but its object."""
+    return code.co_argcount == 1 and not code.co_kwonlyargcount and not code.co_flags & _VARIOUS
 
 
 def _longest_first(lines: dict[Line, float]) -> list[tuple[Line, float]]:
