@@ -56,6 +56,8 @@ _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
 # Calling an operator for one parameter took 4 to 9 us there, with what Python does between two: three times as much on
 # a slow machine. What takes longer works on elements.
 _MOST_OF_A_CALL_S = 25e-6
+_FROZEN = "frozen"
+_LEAST_UNTRAINED = 0.3  # of the elements that a loop averages
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
 _CALLBACKS = 2.0  # times what the loops take, at most, is what a callback takes that has them
 _BASIS = "prior: what is left of such a loop once one call does it for all, measured on a CPU"
@@ -67,6 +69,11 @@ _TEXTS = {
         "or have torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) keep the "
         "average.",
         "whether both have the same tensors in the same order cannot be told from the source",
+    ),
+    _FROZEN: (
+        "Average only what is trained {at}: the frozen weights of both models are the same and stay so. Go through the "
+        "parameters with requires_grad, copy the buffers of batch norms, and let both models share the frozen weights.",
+        "which weights are unfrozen later in the training only its author can tell",
     ),
     "squares": (
         "Leave the penalty {at} to the optimizer: weight_decay=2 * lam does to the weights what lam times the sum of "
@@ -154,6 +161,8 @@ class LoopOverParameters(Rule):
                 continue
             if loop.kind == VALUES:
                 values.append((found, loop))
+            elif loop.kind == AVERAGE and found.untrained >= _LEAST_UNTRAINED and _has_frozen(evidence):
+                yield from _frozen(evidence, found, loop)
             elif not _is_optimizers(evidence, found, loop):
                 yield from _finding(evidence, [(found, loop)])
         if not _in_a_callback(evidence, values):
@@ -230,6 +239,12 @@ loss = loss + 1e-4 * penalty
             advice="weight_decay=2 * lam",
         ),
         Example(
+            before="for name, kept in ours.items():  # <-\n    kept.lerp_(theirs[name], weight)\n",
+            after="",
+            parameters={"kind": _FROZEN},
+            advice="only what is trained",
+        ),
+        Example(
             before="norms = {name: p.grad.norm().item() for name, p in net.named_parameters()}  # <-\n",
             after="",
             parameters={"kind": VALUES},
@@ -254,6 +269,36 @@ loss = loss + 1e-4 * penalty
             ("a.state_dict().values(), b.state_dict().values()", "q.lerp_(p, 0.1)", True),  # buffers, too
             ("a.parameters(), b.parameters()", "q.lerp_(p, 0.1)\nprint(p)", True),
         )
+    )
+
+
+def _has_frozen(evidence: Evidence) -> bool:
+    return any(each.frozen for each in evidence.record.models) if evidence.record is not None else False
+
+
+def _frozen(evidence: Evidence, found: ParameterLoop, loop: Loop) -> Iterator[Finding]:
+    """An average of weights that never change, which is what they are."""
+    saved = found.seconds * found.untrained
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    if gain.likely < _LEAST or not evidence.step_s:
+        return
+    site = Site(found.function[0], loop.line)
+    yield Finding(
+        rule=LoopOverParameters.id,
+        title="Average only the weights that are trained",
+        summary=f"The loop at {at(site)} averages weights in every step, {found.seconds / evidence.step_s:.0%} of it, "
+        f"and {found.untrained:.0%} of their numbers are of weights that are never trained: their average is what they "
+        "are.",
+        gain=gain,
+        evidence={
+            "loop_s": found.seconds,
+            "untrained_share": found.untrained,
+            "rounds_per_step": found.rounds,
+            "step_s": evidence.step_s,
+        },
+        site=site,
+        parameters={"kind": _FROZEN},
+        safety=Safety.EXACT,
     )
 
 

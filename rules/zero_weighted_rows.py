@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
+from advisor.evidence.facts import BACKWARD
 from advisor.evidence.gradients.backwards import backward_over_forward
+from advisor.evidence.gradients.function_backwards import backward_seconds
+from advisor.evidence.worked import added_up
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _LEAST_PART = 0.1  # of the longest: places below are not named
 # fast) and with experts of two kinds (1.85 and 2.36).
 _PICKING, _PUTTING_BACK, _BACKWARD = 0.1, 0.2, 1.6
 # Of what a term of weight 0 takes, forward and backward, nothing is left.
+_MOST_BACKWARD = 4.0  # times its forward: where nearly all of a step's backward is the term's, it has nearly all of it
 _NUMBER = "what the term takes in the run, and its backward by the step's own"
 _BASIS = "prior: what the rows take that are multiplied by zero, but for a tenth or a fifth, for picking the others"
 
@@ -128,8 +132,9 @@ def _by_number(evidence: Evidence, record: RunRecord, scale: float) -> Finding |
     terms = [each for each in record.weighted if each.by_number]
     if not terms or not evidence.trains:
         return None
-    backward = backward_over_forward(evidence)
-    seconds = sum(each.seconds + backward * each.differentiated_s for each in terms) * scale
+    back = backward_seconds(evidence, added_up(each.differentiated for each in terms), _MOST_BACKWARD)
+    back = min(back * scale, evidence.breakdown.share(BACKWARD) * (evidence.step_s or 0.0))
+    seconds = sum(each.seconds for each in terms) * scale + back
     gain = Gain.prior(evidence.what_if(Change(remove_host_s=seconds)), _NUMBER)
     if gain.likely < _LEAST_GAIN:
         return None

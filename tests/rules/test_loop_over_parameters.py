@@ -128,3 +128,41 @@ def test_what_a_callback_reads_for_the_log_is_told_of_once(name: str, tmp_path: 
     evidence = Evidence.from_run(run)
     told = [each.rule for rule in (LoopOverParameters(), BlockingWorkBetweenSteps()) for each in rule.check(evidence)]
     assert told == ["loop-over-parameters" if name == "after" else "blocking-work-between-steps"]
+
+
+FROZEN = """\
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+table = nn.Embedding(20000, 64)
+table.weight.requires_grad_({trained})
+model = nn.Sequential(table, *[each for _ in range(6) for each in (nn.Linear(64, 64), nn.Tanh())])
+average = copy.deepcopy(model)
+optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.001)
+for step in range(400):
+    loss = model(torch.randint(20000, (32, 8))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        new = model.state_dict()
+        for name, kept in average.state_dict().items():
+            kept.lerp_(new[name], 0.01)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("trained", [False, True])
+def test_frozen_weights_are_left_out_of_an_average(trained: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FROZEN.format(trained=trained))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    found = [each for each in LoopOverParameters().check(Evidence.from_run(run)) if each.parameters["kind"] == "frozen"]
+    assert bool(found) is not trained
+    for each in found:
+        assert each.site is not None and each.site.line == 19 and each.gain.likely > 1.1
+        fix = LoopOverParameters().fix(each, Sources())
+        assert isinstance(fix, Advice) and "only what is trained" in fix.text

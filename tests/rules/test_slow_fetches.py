@@ -12,6 +12,7 @@ import pytest
 from advisor.edit import Edit, Sources
 from advisor.evidence.loading.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
+from advisor.harness.layout.loading import ALONE, LASTS
 from advisor.rule import Advice, Finding
 from rules.loader_workers import LoaderWorkers
 from rules.slow_collate import SlowCollate
@@ -937,3 +938,87 @@ def test_long_kernels_are_for_fourier_transforms(taps: int, told: bool, scene: A
 def test_what_a_library_computes_for_each_sample(line: int, what: str, scene: Any, tmp_path: Path) -> None:
     finding = in_rooms(scene, tmp_path, line)
     assert (finding.parameters["what"] if finding is not None else "") == what
+
+
+VISITS = """import json
+import random
+
+class Visit:
+    def __init__(self, raw):
+        self.raw = raw
+
+    @property
+    def events(self):
+        return BODY
+
+    def pages(self):
+        return [each["page"] for each in self.events]
+
+class Visits:
+    def __getitem__(self, index):
+        visit = self.visits[index]
+        return visit.pages(), len(visit.events)
+"""
+PARSES = 'json.loads(self.raw)["events"]'
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({}, "object"),
+        ({"which": ALONE}, "twice"),  # another object for each sample
+        ({"which": ALONE, "calls": 34}, ""),  # each of which is asked once
+        ({"calls": 32}, "object"),  # again in every epoch
+        ({"epochs": 1}, "twice"),
+        ({"dataset_length": 10_000_000}, "twice"),  # which do not fit into memory
+        ({"body": "random.choice(json.loads(self.raw))"}, ""),
+        ({"body": "self.reader.next()"}, ""),
+        ({"seconds": 0.015}, ""),
+        # Looking at other parts took most of the time of a look, and the method has none of its own.
+        ({"seconds": 0.03}, "twice"),
+        ({"seconds": 0.03, "which": LASTS}, "twice"),
+    ],
+)
+def test_what_an_object_is_asked_again(changed: dict[str, Any], kind: str, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "visits.py"
+    path.write_text(VISITS.replace("BODY", changed.get("body", PARSES)))
+    calls, seconds = changed.get("calls", 96), changed.get("seconds", 0.09)
+    order = changed.get("which", LASTS + ALONE)
+    parts = [
+        FetchPart("line", "__getitem__", Site(str(path), 17), 0.06),
+        FetchPart("object", "events", Site(str(path), 8, function="events"), seconds, order, calls, 32),
+        FetchPart("object", "pages", Site(str(path), 12, function="pages"), seconds / 2, LASTS, 32, 32),
+    ]
+    made = scene(100.0)
+    loader = fed(made, str(path), parts)
+    loader.tensors = [TensorInfo([32, 50], "int64", "cpu", False, 32 * 50 * 8)]
+    loader.dataset_length, loader.epochs = changed.get("dataset_length", 5000), changed.get("epochs", 3)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (str(finding.parameters["kind"]) if finding is not None else "") == kind
+    if finding is not None and kind:
+        assert finding.site is not None and finding.site.line == 9 and "Visit.events" in finding.summary
+        fix = TRANSFORM.fix(finding, Sources())
+        # Who reads it may change a part of it: each gets its own now.
+        assert isinstance(fix, Advice) and "functools.cached_property" in fix.text
+
+
+@pytest.mark.parametrize(
+    ("files", "opens", "read_mb", "told"),
+    [(8.0, 64.0, 40.0, True), (8.0, 8.0, 40.0, False), (8.0, 64.0, 0.2, False), (64.0, 64.0, 40.0, False)],
+    ids=["again and whole", "each once", "parts of them", "each sample's own"],
+)
+def test_files_that_a_batch_reads_again(
+    files: float, opens: float, read_mb: float, told: bool, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "legs.py"
+    path.write_text("class Legs:\n    def __getitem__(self, i):\n        x = self.cache.get(i)\n        return x\n")
+    made = scene(100.0)
+    loader = fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), 3), 0.11)])
+    loader.tensors = [TensorInfo([64, 7, 64], "float32", "cpu", False, 64 * 7 * 64 * 4)]
+    loader.files_read, loader.file_opens, loader.file_bytes = files, opens, read_mb * 1e6
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None and finding.parameters["kind"] == "files") is told
+    if told:
+        assert finding is not None and "8 files are opened 64 times" in finding.summary
+        fix = TRANSFORM.fix(finding, Sources())
+        assert isinstance(fix, Advice) and "Keep 8 files in memory" in fix.text

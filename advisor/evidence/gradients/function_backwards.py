@@ -28,16 +28,17 @@ _OTHERWISE = {"radd": "add", "rmul": "mul", "truediv": "div", "rmatmul": "matmul
 }
 
 
-def backward_seconds(evidence: Evidence, forward_s: Mapping[str, float]) -> float:
+def backward_seconds(evidence: Evidence, forward_s: Mapping[str, float], at_most: float = MOST_BACKWARD) -> float:
     """Seconds that the backward of these functions takes: torch's name of each → its seconds in the forward.
 
     Each by how much longer than its calls in the traced steps their nodes are, all functions of that name together; one
-    that the trace does not have as an operator by the whole step's. Of all of them no more than the whole step's may be
-    (:func:`backward_over_forward`), but for those whose backward is known to be longer.
+    that the trace does not have as an operator by the whole step's. Of all of them no more than `at_most` times their
+    forward (what :func:`backward_over_forward` says of a whole step at most), but for those whose backward is known to
+    be longer.
     """
     ratios, others = _ratios(evidence), backward_over_forward(evidence)
     total = 0.0
-    for most, doubled in ((MOST_BACKWARD, False), (_MOST_DOUBLED, True)):
+    for most, doubled in ((at_most, False), (_MOST_DOUBLED, True)):
         those = {name: taken for name, taken in forward_s.items() if (_operator(name) in _DOUBLED) is doubled}
         seconds = sum(taken * ratios.get(_operator(name), others) for name, taken in those.items())
         total += min(seconds, most * sum(those.values()))

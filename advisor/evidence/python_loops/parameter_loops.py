@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Ints, Trace
 
 _LONGEST_BODY = 24  # operators: what does more for each parameter is more than an average or a norm
+_LARGE = 1 << 16  # elements: buffers of norms are small
+_AVERAGES = ({"aten::lerp_"}, {"aten::mul_", "aten::add_"})
 _FITS = 0.9  # of the rounds: their tensors have the shape of a parameter
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 # Seconds per element that an operator reads, beside being called: what stays, whatever calls it. One thread, torch
@@ -42,7 +44,8 @@ class ParameterLoop:
 
     ``operators`` are the names of one round, ``rounds`` how often they are called in a step; ``seconds`` from the first
     to the last, ``backward_s`` of the backward for them, ``work_s`` an estimate of the work on the elements. ``alike``:
-    all tensors that a round works on are of one shape and type.
+    all tensors that a round works on are of one shape and type. ``untrained``: the share of the elements that belong to
+    large tensors of no trained parameter's shape.
     """
 
     function: tuple[str, int]
@@ -52,6 +55,7 @@ class ParameterLoop:
     backward_s: float
     work_s: float
     alike: bool
+    untrained: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def parameter_loops(evidence: Evidence) -> tuple[ParameterLoop, ...]:
                 ),
                 work * rounds / steps,
                 all(_alike(detail, run) for run, _ in known),
+                _untrained(detail, [run for run, _ in known], shapes),
             )
         )
     return tuple(sorted(found, key=lambda each: -each.seconds - each.backward_s))
@@ -173,10 +178,24 @@ def _tensors(detail: Trace, row: int) -> list[tuple[Shape, str]]:
 
 
 def _fits(detail: Trace, run: _Run, shapes: set[Shape]) -> bool:
-    """Whether nearly all rounds work on a tensor with the shape of a parameter."""
+    """Whether nearly all rounds work on a tensor with the shape of a parameter.
+
+    An average may go through frozen weights as well, which have other shapes.
+    """
     rows = run.rows.reshape(-1, run.period).tolist()
     fits = sum(any(shape in shapes for row in each for shape, _ in _tensors(detail, row)[:1]) for each in rows)
-    return fits >= _FITS * len(rows)
+    averages = any(names <= set(run.names(detail)) for names in _AVERAGES)
+    return fits >= (1 if averages else _FITS * len(rows))
+
+
+def _untrained(detail: Trace, runs: list[_Run], shapes: set[Shape]) -> float:
+    """The share of the elements that these read which belong to large tensors of none of the shapes."""
+    whole = other = 0
+    for row in (each for run in runs for each in run.rows.tolist()):
+        for shape, _ in _tensors(detail, row)[:1]:
+            whole += prod(shape)
+            other += prod(shape) if shape not in shapes and prod(shape) >= _LARGE else 0
+    return other / whole if whole else 0.0
 
 
 def _alike(detail: Trace, run: _Run) -> bool:

@@ -280,7 +280,8 @@ class Weighted:
     called_from: list[Site] = field(default_factory=list)  # the user's frames around it, from the inside out
     calls: float = 0.0  # of torch's functions in a step, and …
     seconds: float = 0.0  # … what they take, on the host; of that …
-    differentiated_s: float = 0.0  # … which a backward may go through
+    differentiated_s: float = 0.0  # … which a backward may go through …
+    differentiated: dict[str, float] = field(default_factory=dict)  # … by function
     zero: float = 0.0  # share of the rows
     rows: int = 0
     columns: int = 0  # of what is multiplied by zero in the end

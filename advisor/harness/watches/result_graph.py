@@ -56,6 +56,7 @@ class Call:
     reads: tuple[int, ...]  # the calls that wrote what this one was given
     root: bool  # the script itself reads what it gives
     draws: bool
+    name: str = ""  # of the function
     statistics: int = 0  # the storage that a batch norm writes them to
     writes: tuple[Any, ...] = ()  # weak references to storages
     rows: int = 0  # the first dimension of what it gives

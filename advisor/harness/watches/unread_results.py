@@ -327,7 +327,7 @@ class UnreadResults:
         sites, library, custom = self._around()
         sized = name in _SIZED or (name == "__getitem__" and _by_mask(args, torch))
         call = Call(seconds, self._step, sites, library, reads, custom or sized, _draws(name, args, named))
-        call.statistics = _statistics(name, args, named)
+        call.name, call.statistics = name, _statistics(name, args, named)
         call.writes = tuple(weak_storage(each) for each in made)
         call.rows = int(made[0].shape[0]) if made[0].dim() else 0
         call.recorded = any(each.requires_grad for each in made)
@@ -456,11 +456,18 @@ def _weighted(place: Place) -> Weighted:
         calls=len(calls) / _JUDGED,
         seconds=_least(calls),
         differentiated_s=_least([each for each in calls if each.recorded]),
+        differentiated=_by_name([each for each in calls if each.recorded]),
         zero=sum(each.seconds * each.zero for each in calls) / seconds if seconds else 0.0,
         rows=max(each.rows for each in calls),
         columns=max(each.columns for each in calls),
         by_number=all(each.by_number for each in calls),
     )
+
+
+def _by_name(calls: list[Call]) -> dict[str, float]:
+    """What these take in a step, by function."""
+    names = {each.name for each in calls}
+    return {name: _least([each for each in calls if each.name == name]) for name in sorted(names)}
 
 
 def _least(calls: list[Call]) -> float:
