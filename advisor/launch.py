@@ -173,6 +173,7 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.remade_weights, record.remade_share = first.remade_weights, first.remade_share
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.sparse_products, record.looped_layers = first.sparse_products, first.looped_layers
+    record.attention_masks = first.attention_masks
     record.same_rows, record.copied_operands = first.same_rows, first.copied_operands
     record.fourier_products = first.fourier_products
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s

@@ -20,7 +20,9 @@ _BASIS = "measured: the share of the time in which the steps stand still there"
 _RELOADS = "reload_dataloaders_every_n_epochs"
 # What a policy does in an environment makes what is trained on, and what a loop plays, collects or searches for does.
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
-_ROLLS_OUT = re.compile(r"(?i)roll_?out|episode|collect|self_?play|explore|trajector|simulat|\benv\b|evaluat|validat")
+_ROLLS_OUT = re.compile(
+    r"(?i)roll_?out|episode|collect|(^|_)plays?($|_)|self_?play|game|mcts|explore|trajector|simulat|\benv\b|evaluat|validat"
+)
 
 
 class WorkBetweenEpochs(Rule):

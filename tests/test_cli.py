@@ -75,6 +75,11 @@ def test_help_and_version_are_printed_and_end_well(advisor: Command) -> None:
     assert re.fullmatch(r"advisor \d+\.\d+\.\d+\n", advisor("--version").stdout)
 
 
+def test_python_runs_the_package_as_the_command(advisor: Command) -> None:
+    done = subprocess.run([sys.executable, "-m", "advisor", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == advisor("--version").stdout
+
+
 def test_analyze_prints_a_report_that_a_log_file_can_hold(advisor: Command, trace: Path) -> None:
     shown = advisor("analyze", str(trace))
     assert shown.returncode == 0, shown.stderr

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from advisor.evidence.set_aside import Pauses
 from advisor.harness.timing import whole_period
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ def stop_of(evidence: Evidence) -> Stop | None:
     steps = timing.steps + beside
     seconds = min(sum(each.seconds for each in here), whole_s - steps * _middle(record))
     return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count, count)
+
+
+def evaluating(record: RunRecord, pauses: Pauses) -> Pauses:
+    """Of pauses in which a model is evaluated what is evaluating: the script may do something else at the same time."""
+    rows = [each for each in record.timing.pauses if each.cause == "evaluation" and each.sites and not each.loading]
+    whole = _seconds(rows)
+    plain = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
+    other = _seconds([each for each in _others(record, plain) if each.cause == "evaluation"])
+    if not whole:
+        return pauses
+    beside = pauses.each_s * other / whole
+    return Pauses(pauses.each_s - beside, pauses.every, pauses.steps_s + beside)
 
 
 def _others(record: RunRecord, rows: Sequence[Pause]) -> list[Pause]:

@@ -133,6 +133,7 @@ def whole_period(intervals: list[float]) -> int:
 
 ENOUGH_PAUSES = 3  # of a kind: two do not say how regularly they come
 _HEAVY_PAUSES = 0.2  # of the time
+_LEAST_PAUSES = {"compilation": 2}  # one is that of a last batch with fewer samples, say, and over
 
 
 def pauses_to_come(intervals: list[Interval]) -> bool:
@@ -143,7 +144,7 @@ def pauses_to_come(intervals: list[Interval]) -> bool:
     usual, whole = usual_causes(intervals), sum(row.seconds for row in intervals)
     for cause in {*_WEIGHT} - usual:
         seconds = [row.seconds for row in intervals if cause in row.causes]
-        if 0 < len(seconds) < ENOUGH_PAUSES and sum(seconds) >= _HEAVY_PAUSES * whole:
+        if _LEAST_PAUSES.get(cause, 1) <= len(seconds) < ENOUGH_PAUSES and sum(seconds) >= _HEAVY_PAUSES * whole:
             return True
     return False
 

@@ -69,6 +69,7 @@ def stopped(cause: str, seconds: float, every: int, count: int) -> list[Interval
         ("evaluation", 2.0, 1, True),
         ("checkpoint", 2.0, 2, True),
         ("compilation", 2.0, 2, True),
+        ("compilation", 2.0, 1, False),  # of another shape, say
         ("evaluation", 2.0, 3, False),  # seen often enough
         ("evaluation", 0.05, 2, False),  # and so little is no matter
         ("evaluation", 2.0, 0, False),

@@ -11,9 +11,10 @@ from advisor.edit import Sources
 from advisor.harness.layout import Pause, Site
 from advisor.harness.timing import Interval, summarize
 from advisor.rule import Advice, Finding
+from rules.evaluation_heavy import EvaluationHeavy
 from rules.work_between_epochs import WorkBetweenEpochs
 
-RULE = WorkBetweenEpochs()
+RULE, EVALUATES = WorkBetweenEpochs(), EvaluationHeavy()
 SCRIPT = "/nowhere/train.py"
 LOOP = Site(SCRIPT, 40, function="main")
 MAKES = Site(SCRIPT, 12, function="features")
@@ -63,9 +64,14 @@ def test_evaluations_are_no_other_work(scene: Any, tmp_path: Path) -> None:
     made.call("evaluation", 40, per_step=0.0)
     made.record.call_sites[-1].site = LOOP
     assert found(made, tmp_path) == []
+    (told,) = EVALUATES.check(made.evidence(tmp_path))
     # Another line of that loop is what takes the time of these steps.
     made.record.call_sites[-1].site = Site(SCRIPT, 44, function="main")
-    assert found(made, tmp_path)
+    assert found(made, tmp_path) and not list(EVALUATES.check(made.evidence(tmp_path)))
+    # Or half of it.
+    made.record.timing.pauses += [Pause("evaluation", [Site(SCRIPT, 44, function="main")], False, 1.2, 4)]
+    (half,) = EVALUATES.check(made.evidence(tmp_path))
+    assert half.evidence["evaluation_s"] == pytest.approx(told.evidence["evaluation_s"] / 2)
 
 
 def test_a_framework_runs_everything_under_one_line(scene: Any, tmp_path: Path) -> None:

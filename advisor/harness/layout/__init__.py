@@ -18,6 +18,7 @@ from .script import Encoder, GraphBreak, Model, OptimizerInfo, Recompiled
 from .sites import CallSite, Site
 from .watched import (
     AskedAgain,
+    AttentionMask,
     CopiedOperand,
     DiscardedGradients,
     FourierProduct,
@@ -65,6 +66,7 @@ __all__ = [
     "STATUS_JSON",
     "TRACE_SUFFIX",
     "AskedAgain",
+    "AttentionMask",
     "CallSite",
     "CopiedOperand",
     "Device",
@@ -251,6 +253,7 @@ class RunRecord:
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     sparse_products: list[SparseProduct] = field(default_factory=list)  # likewise
+    attention_masks: list[AttentionMask] = field(default_factory=list)  # likewise
     copied_operands: list[CopiedOperand] = field(default_factory=list)  # likewise
     fourier_products: list[FourierProduct] = field(default_factory=list)  # likewise
     looped_layers: list[LoopedLayer] = field(default_factory=list)  # likewise

@@ -195,6 +195,21 @@ class SparseProduct:
 
 
 @dataclass
+class AttentionMask:
+    """A line that computes fused attention under a mask that is the same for all samples and heads."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    queries: int = 0  # of its first call
+    keys: int = 0
+    reach: int = 0  # how far from the place of a query the keys are that its mask leaves, at most
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what they take, on the host; of that …
+    needed: float = 0.0  # … as much as the tiles are that the mask leaves anything of, and …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class FourierProduct:
     """A line that multiplies frames by a constant matrix of the sines and cosines of a Fourier transform."""
 

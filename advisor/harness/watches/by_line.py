@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from ..layout import (
+    AttentionMask,
     CopiedOperand,
     FourierProduct,
     Gathered,
@@ -25,7 +26,18 @@ from ..layout import (
 from ..places import FRAMES, site_of, user_frames
 
 # Lines whose results a backward may go through.
-AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | FourierProduct | LoopedLayer
+AnyLine = (
+    Repeated
+    | Gathered
+    | OneHot
+    | RepeatedRow
+    | ZeroRow
+    | SameRow
+    | SparseProduct
+    | FourierProduct
+    | LoopedLayer
+    | AttentionMask
+)
 Line = TypeVar(
     "Line",
     Repeated,
@@ -38,6 +50,7 @@ Line = TypeVar(
     FourierProduct,
     LoopedLayer,
     CopiedOperand,
+    AttentionMask,
 )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..fast_paths import HELD, FastPaths
 from ..layout import (
+    AttentionMask,
     CopiedOperand,
     Frozen,
     Gathered,
@@ -47,6 +48,7 @@ from ..looking import (
 from ..places import FRAMES, site_of, user_frame, user_frames
 from ..profiling import Inert
 from ..timing import compiled_frames
+from .attention_masks import AttentionMasks
 from .by_line import unwatched
 from .copied_operands import CopiedOperands
 from .frozen import FrozenParts
@@ -121,6 +123,7 @@ class Constants:
         self.repeated_rows: list[RepeatedRow] = []
         self.zero_rows: list[ZeroRow] = []
         self.sparse_products: list[SparseProduct] = []
+        self.attention_masks: list[AttentionMask] = []
         self.looped_layers: list[LoopedLayer] = []
         self.same_rows: list[SameRow] = []
         self.copied_operands: list[CopiedOperand] = []
@@ -130,6 +133,7 @@ class Constants:
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
         self._sparse = SparseProducts(self._torch)
+        self._masks = AttentionMasks(self._torch)
         self._looped = LoopedLayers(self._torch)
         self._same = SameRows(self._torch)
         self._copied = CopiedOperands(self._torch)
@@ -174,7 +178,7 @@ class Constants:
         self._frozen.step_ends()
         if self._steps:
             by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same, self._looped
-            for each in (*by_line, self._copied):
+            for each in (*by_line, self._copied, self._masks):
                 each.lines.step_ends()
             self._sparse.step_ends()
         self._ended += 1
@@ -198,6 +202,7 @@ class Constants:
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.sparse_products = self._sparse.per_step(_WATCHED, _LEAST_S)
+                    self.attention_masks = self._masks.lines.per_step(_WATCHED, _LEAST_S)
                     self.looped_layers = self._looped.per_step(_WATCHED, _LEAST_S)
                     self.copied_operands = self._copied.lines.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
@@ -429,6 +434,7 @@ class Constants:
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
                 self._sparse.called(name, given[0], result, seconds)
+                self._masks.called(name, given[0], given[1] or {}, result, seconds)
                 self._looped.called(name, given[0], result, seconds)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)

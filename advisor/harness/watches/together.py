@@ -121,6 +121,7 @@ class Watches:
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.sparse_products, record.looped_layers = seen.sparse_products, seen.looped_layers
+        record.attention_masks = seen.attention_masks
         record.same_rows, record.copied_operands = seen.same_rows, seen.copied_operands
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
