@@ -25,10 +25,16 @@ def features(torch: Any, tensors: list[Any]) -> Any:
 
 
 def lengthwise(shape: tuple[int, ...], before: tuple[int, ...]) -> int:
-    """The one dimension beside the first that is of another length than in the call before; 0 where none is."""
+    """The one dimension beside the first that is of another length than in the call before; 0 where none is.
+
+    As long as the first in both it is the other side of a matrix: a batch of graphs as blocks of its adjacency, in which
+    each row is zeros but for its own block.
+    """
     if len(shape) != len(before):
         return 0
     other = [at for at in range(1, len(shape)) if shape[at] != before[at]]
+    if len(other) == 1 and (shape[0], before[0]) == (shape[other[0]], before[other[0]]):
+        return 0
     return other[0] if len(other) == 1 and min(shape[other[0]], before[other[0]]) >= _LEAST_LENGTH else 0
 
 
