@@ -68,6 +68,12 @@ _SELDOM_DRAWN = (
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 # To wait is no work; where the step could go on meanwhile blocking-work-between-steps tells of it.
 _WAITS = ("sleep", "recv", "recv_into", "getresponse", "communicate", "wait", "acquire")
+_SAVES = ("save", "save_file", "save_state", "save_pretrained", "save_model", "save_checkpoint", "savez", "dump")
+_SAVED = (
+    "What is saved in each step is written over in the next: save every few hundred steps, or after an epoch whose "
+    "measure on held-out samples is the best so far, and once at the end; torch.distributed.checkpoint.async_save "
+    "writes beside the steps."
+)
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = (
     "what it takes, undisturbed; prior: a fiftieth of it is left where an edit takes it away, a twentieth where a "
@@ -209,6 +215,7 @@ class WorkBesideModel(Rule):
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
         cheaper = _GROWS if grows else cheaper
+        cheaper = cheaper or (_SAVED if found.calls in _SAVES else "")
         if not cheaper and found.calls in _SIMULATES:
             return  # nothing here makes a library's simulator faster
         if not cheaper and _is_between(evidence, found):

@@ -27,8 +27,8 @@ def features(torch: Any, tensors: list[Any]) -> Any:
 def lengthwise(shape: tuple[int, ...], before: tuple[int, ...]) -> int:
     """The one dimension beside the first that is of another length than in the call before; 0 where none is.
 
-    As long as the first in both it is the other side of a matrix: a batch of graphs as blocks of its adjacency, in which
-    each row is zeros but for its own block.
+    As long as the first in both it is the other side of a matrix: a batch of graphs as blocks of its adjacency, in
+    which each row is zeros but for its own block.
     """
     if len(shape) != len(before):
         return 0
