@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +20,9 @@ _MUCH = 0.1  # of what was seen at a place: from there on what happened in a ste
 _LEAST_SEEN = 2  # steps that were stopped
 _NAMED = ("evaluation", "checkpoint")  # the lines from which these are reached are known
 _OWN = ("compilation",)  # what runs then is the compiler
+_STEP, _EACH_STEP = ("backward", "Optimizer.step", "Module.call", "zero_grad"), 0.5
+_RUNS = re.compile(r"\.(train|fit)\(")  # a framework's line, under which everything is
+_BUSY = 0.2  # cores that other programs kept: steps may be long for that
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,9 @@ def stop_of(evidence: Evidence) -> Stop | None:
     if record is None or record.timing.from_profile or not record.timing.pauses or not record.timing.step_s:
         return None
     timing = record.timing
-    rows = [each for each in timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
-    if whole_period(timing.intervals) > 1:
-        rows = [each for each in rows if each.cause]  # the others were profiled with the steps
-    rows = _others(record, rows)
+    rows = _others(record, _seen(record))
+    if whole_period(timing.intervals) > 1 or (timing.others_cores or 0.0) > _BUSY:
+        rows = [each for each in rows if each.cause]  # they were profiled with the steps, or other programs' doing
     if not rows:
         return None
     path, here = _path(rows)
@@ -69,12 +73,23 @@ def stop_of(evidence: Evidence) -> Stop | None:
     return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count, count)
 
 
+def _seen(record: RunRecord) -> list[Pause]:
+    """What the script was at, without what its steps are: one of them may be long because others hold it up."""
+    own = {
+        (each.site.file, each.site.line)
+        for each in record.call_sites
+        if each.kind in _STEP and each.calls_per_step >= _EACH_STEP
+    }
+    own = {(file, line) for file, line in own if not _RUNS.search(linecache.getline(file, line))}
+    rows = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
+    return [each for each in rows if not any((site.file, site.line) in own for site in each.sites)]
+
+
 def evaluating(record: RunRecord, pauses: Pauses) -> Pauses:
     """Of pauses in which a model is evaluated what is evaluating: the script may do something else at the same time."""
     rows = [each for each in record.timing.pauses if each.cause == "evaluation" and each.sites and not each.loading]
     whole = _seconds(rows)
-    plain = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
-    other = _seconds([each for each in _others(record, plain) if each.cause == "evaluation"])
+    other = _seconds([each for each in _others(record, _seen(record)) if each.cause == "evaluation"])
     if not whole:
         return pauses
     beside = pauses.each_s * other / whole

@@ -23,7 +23,7 @@ from advisor.harness.layout.loading import LASTS
 from advisor.harness.loading import tracing
 from advisor.harness.loading.fetching import _ORDER_WITH_THREADS, LOOKS_FILE, Looks, look_off, look_on, read_looks
 from advisor.harness.loading.loaders import FETCH_FILE, _computed, fetch_patches
-from advisor.harness.loading.transforms import transforms_of
+from advisor.harness.loading.transforms import pixels_of, transforms_of
 from advisor.harness.machine.openblas import OpenBlas
 from advisor.launch import Command, measure
 from advisor.run import Run
@@ -200,6 +200,26 @@ def test_properties_of_what_all_samples_share_are_timed(tmp_path: Path) -> None:
 def test_an_object_of_each_sample_is_none_that_they_share(tmp_path: Path) -> None:
     _, record = seen(tmp_path, DataLoader(Scaled(), batch_size=5))
     assert not [each for each in record.parts if each.kind == "lasting"]
+
+
+@pytest.mark.parametrize(
+    ("image", "pixels"),
+    [
+        (torch.zeros(3, 20, 30), 600),
+        (torch.zeros(20, 30, 3), 600),
+        (torch.zeros(20, 30), 600),
+        (torch.zeros(1, 10, 20, 30), 6000),  # a volume
+        (torch.zeros(10, 20, 30), 6000),
+        ({"image": torch.zeros(1, 20, 30), "label": torch.zeros(5, 6), "name": "a"}, 600),
+        ((torch.zeros(3, 20, 30), 7), 600),
+        ({}, 0),
+        ({"inner": {"image": torch.zeros(3, 20, 30)}}, 0),
+        (torch.zeros(9), 0),
+        ("a", 0),
+    ],
+)
+def test_pixels_of_pictures_and_volumes(image: Any, pixels: int) -> None:
+    assert pixels_of(image) == pixels
 
 
 def test_what_objects_are_asked_is_counted(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ def test_what_depends_on_the_size_is_not_to_be_moved(name: str, scene: Any, scri
     assert finding is not None and finding.parameters["kind"] == ("blur" if name == "GaussianBlur" else "heavy")
 
 
+@pytest.mark.parametrize("name", ["RandPatch", "RandomCrop"])
+def test_noise_goes_below_what_cuts_a_part_out(name: str, scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    parts = chain(script)
+    parts[3].name, parts[4].name = "RandNoise", name
+    fed(made, script, parts).transforms = ["RandomHorizontalFlip", "RandNoise", name]
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.parameters["what"] == f"RandNoise after {name}"
+
+
 def test_a_resize_that_leaves_most_pixels_makes_nothing_late(scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     fed(made, script, chain(script, before=6400), num_workers=0)

@@ -17,7 +17,7 @@ from rules.work_between_epochs import WorkBetweenEpochs
 RULE, EVALUATES = WorkBetweenEpochs(), EvaluationHeavy()
 SCRIPT = "/nowhere/train.py"
 LOOP = Site(SCRIPT, 40, function="main")
-MAKES = Site(SCRIPT, 12, function="features")
+MAKES = Site(SCRIPT, 15, function="features")
 
 
 def stopped(scene: Any, seconds: float = 0.3, cause: str = "epoch start", *sites: Site, loading: bool = False) -> Any:
@@ -37,7 +37,7 @@ def found(made: Any, folder: Path) -> list[Finding]:
 def test_the_share_is_of_the_time_and_the_place_the_innermost_line(scene: Any, tmp_path: Path) -> None:
     (finding,) = found(stopped(scene), tmp_path)
     assert finding.site == MAKES and finding.evidence["share_of_time"] == pytest.approx(0.3 / 0.5)
-    assert "at train.py:12, in features(), called at train.py:40: 60% of its time" in finding.summary
+    assert "at train.py:15, in features(), called at train.py:40: 60% of its time" in finding.summary
     assert finding.gain.likely == pytest.approx(0.5 / (0.2 + 0.05 * 0.3)) and finding.gain.high <= 2 * finding.gain.low
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "once, before the loop over epochs" in fix.text
@@ -97,3 +97,16 @@ def test_lightning_is_told_to_ask_once(scene: Any, tmp_path: Path) -> None:
     (finding,) = found(made, tmp_path)
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "reload_dataloaders_every_n_epochs=0" in fix.text
+
+
+def test_a_step_that_others_held_up_is_no_stop(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "", Site(SCRIPT, 44, function="main"))
+    clean = [[0.01] * number for number in (21, 13, 30, 12)]
+    made.record.timing.intervals = [each for some in clean for each in (*some, 0.31)]
+    made.record.timing.others_cores = 0.5
+    assert found(made, tmp_path) == []
+    made.record.timing.others_cores = 0.0
+    assert found(made, tmp_path)
+    made.call("backward", 44, per_step=1.0)
+    made.record.call_sites[-1].site = Site(SCRIPT, 44, function="main")
+    assert found(made, tmp_path) == []

@@ -20,10 +20,11 @@ from advisor.harness.layout import FetchPart, Loader, Site
 _SHRINKS = 2.0  # times fewer pixels: what comes before it does at least twice the work that is needed
 # On a smaller picture these do something else: they reach as far as they did in pixels, or bring black corners in that
 # a later crop would have cut off.
-_BOUND_TO_SIZE = re.compile(r"Affine|Perspective|Elastic|Blur|Noise|Sharp|filter", re.IGNORECASE)
+_BOUND_TO_SIZE = re.compile(r"Affine|Perspective|Elastic|Blur|Sharp|filter", re.IGNORECASE)
+_NOISE = re.compile(r"Noise", re.IGNORECASE)  # where pixels are averaged later less of it is left; a part is alike
 _TURNS = re.compile(r"Rotat|transpose", re.IGNORECASE)  # the same before and after the whole picture is made smaller
 _RESIZES = re.compile(r"resize|thumbnail|interpolate|scale", re.IGNORECASE)
-_CROPS = re.compile(r"crop", re.IGNORECASE)
+_CROPS = re.compile(r"crop|patch", re.IGNORECASE)
 # Lines that do the same to each pixel, or turn the whole picture, by what they call.
 _PIXELWISE = re.compile(
     r"rotate|transpose|flip|mirror|enhance|contrast|brightness|saturation|hue|gamma|colou?r|jitter|posterize|solarize|invert"
@@ -111,6 +112,8 @@ def early(loader: Loader, kind: str = "transform") -> tuple[Early, ...]:
         later = [other for other in chain if _follows(other, part) and 0 < other.pixels_out < other.pixels_in]
         if _TURNS.search(said):
             later = [other for other in later if _RESIZES.search(_said(other)) and not _CROPS.search(_said(other))]
+        if _NOISE.search(said):
+            later = [other for other in later if not _RESIZES.search(_said(other))]
         smaller = min(later, key=lambda other: other.pixels_out, default=None)
         if smaller is not None and smaller.pixels_out * _SHRINKS <= part.pixels_in:
             found.append(Early(part, smaller, smaller.pixels_out / part.pixels_in))

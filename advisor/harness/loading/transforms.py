@@ -139,9 +139,14 @@ def first_argument(frame: FrameType) -> Any:
 
 
 def pixels_of(image: Any) -> int:
-    """Height times width of an image (PIL's, an array, a tensor), or of the first one in a tuple; 0 for all else."""
+    """Height times width of an image (PIL's, an array, a tensor), and times the depth of a volume; 0 for all else.
+
+    Of the first one in a tuple, of the largest in a dictionary (``{"image": image, "label": mask}``).
+    """
     if isinstance(image, tuple) and image:
         image = image[0]
+    if isinstance(image, dict):
+        return max((pixels_of(each) for each in image.values() if not isinstance(each, (dict, tuple))), default=0)
     size, shape = attribute(image, "size"), attribute(image, "shape")
     if isinstance(size, tuple) and len(size) == 2:
         return int(size[0]) * int(size[1]) if all(isinstance(each, int) for each in size) else 0
@@ -149,7 +154,8 @@ def pixels_of(image: Any) -> int:
         return 0
     channels_last = len(shape) == 3 and shape[2] <= _MOST_CHANNELS < shape[0]
     height, width = shape[:2] if channels_last else shape[-2:]
-    return int(height) * int(width)
+    deep = len(shape) > 2 and min(shape[-3:]) > _MOST_CHANNELS
+    return int(height) * int(width) * (int(shape[-3]) if deep else 1)
 
 
 def images_in(frame: FrameType) -> dict[str, tuple[int, int]]:
