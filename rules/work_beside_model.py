@@ -117,6 +117,11 @@ _CHEAPER = (
         "these alone.",
     ),
     (
+        r"\b(?P<name>argsort|sort)\((?s:.*)(\bargsort\(|==(?s:.*)\b(nonzero|argmax|where)\b)",
+        "The rank of one score is how many are larger: (scores > scores.gather(1, target[:, None])).sum(1) looks at "
+        "each once, and sorts nothing; where the first k are wanted, torch.topk finds these alone.",
+    ),
+    (
         r"\b(?P<name>deepcopy)\(",
         "copy.deepcopy copies all there is, object by object: keep the tensors that are needed, and copy_() into them.",
     ),
