@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,9 +24,11 @@ from advisor.edit.python_loops.parameter_loops import (
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
+from advisor.evidence.bindings import last_name
 from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on
 from advisor.evidence.python_loops.parameter_loops import ParameterLoop, parameter_loops
+from advisor.evidence.python_loops.rounds import scope_at
 from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at
@@ -57,6 +60,9 @@ _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
 # a slow machine. What takes longer works on elements.
 _MOST_OF_A_CALL_S = 25e-6
 _FROZEN = "frozen"
+# The operators of a round that moves an average, and what a script calls them.
+_AVERAGES = ({"aten::lerp_"}, {"aten::mul_", "aten::add_"})
+_MOVES = ("lerp_", "mul_")
 _LEAST_UNTRAINED = 0.3  # of the elements that a loop averages
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
 _CALLBACKS = 2.0  # times what the loops take, at most, is what a callback takes that has them
@@ -157,12 +163,13 @@ class LoopOverParameters(Rule):
         values: list[tuple[ParameterLoop, Loop]] = []
         for found in parameter_loops(evidence):
             loop = _in_source(found)
-            if loop is None:
-                continue
-            if loop.kind == VALUES:
-                values.append((found, loop))
-            elif loop.kind == AVERAGE and found.untrained >= _LEAST_UNTRAINED and _has_frozen(evidence):
+            averages = loop.kind == AVERAGE if loop is not None else set(found.operators) in _AVERAGES
+            if averages and found.untrained >= _LEAST_UNTRAINED and _has_frozen(evidence):
                 yield from _frozen(evidence, found, loop)
+            elif loop is None:
+                continue
+            elif loop.kind == VALUES:
+                values.append((found, loop))
             elif not _is_optimizers(evidence, found, loop):
                 yield from _finding(evidence, [(found, loop)])
         if not _in_a_callback(evidence, values):
@@ -276,13 +283,20 @@ def _has_frozen(evidence: Evidence) -> bool:
     return any(each.frozen for each in evidence.record.models) if evidence.record is not None else False
 
 
-def _frozen(evidence: Evidence, found: ParameterLoop, loop: Loop) -> Iterator[Finding]:
+def _line_of_average(path: str, line: int) -> int:
+    """Where the function that begins at `line` moves an average, as far as its calls tell; else that line."""
+    scope = scope_at(text_of(path), line)
+    calls = [each for each in ast.walk(scope) if isinstance(each, ast.Call)] if scope is not None else []
+    return min((each.lineno for each in calls if last_name(each.func) in _MOVES), default=max(1, line))
+
+
+def _frozen(evidence: Evidence, found: ParameterLoop, loop: Loop | None) -> Iterator[Finding]:
     """An average of weights that never change, which is what they are."""
     saved = found.seconds * found.untrained
     gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
     if gain.likely < _LEAST or not evidence.step_s:
         return
-    site = Site(found.function[0], loop.line)
+    site = Site(found.function[0], loop.line if loop is not None else _line_of_average(*found.function))
     yield Finding(
         rule=LoopOverParameters.id,
         title="Average only the weights that are trained",
