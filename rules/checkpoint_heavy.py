@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
+from advisor.evidence.between_epochs import without_others
 from advisor.evidence.bindings import last_name, on_line
 from advisor.evidence.loading.fetching import parsed
 from advisor.evidence.set_aside import FEWER, pauses_of
@@ -63,6 +64,7 @@ class CheckpointHeavy(Rule):
         if record is None or not evidence.trains:
             return
         pauses = pauses_of(record.timing, "checkpoint", record.timing.checkpoint_every, told_every(evidence, "save"))
+        pauses = without_others(record, pauses, "checkpoint") if pauses is not None else None
         if pauses is None or pauses.share < _HEAVY:
             return
         times = pauses.fewer(_ENOUGH, record.total_steps)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from advisor.edit.sources import text_of
-from advisor.evidence.between_epochs import evaluating
+from advisor.evidence.between_epochs import without_others
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.python_loops.reports import makes_data
 from advisor.evidence.set_aside import FEWER, pauses_of
@@ -80,7 +80,7 @@ class EvaluationHeavy(Rule):
         told_steps = told_every(evidence, "eval")
         gathers = _gathers(record) if told_steps else ""
         pauses = pauses_of(record.timing, "evaluation", record.timing.evaluation_every, told_steps)
-        pauses = evaluating(record, pauses) if pauses is not None else None
+        pauses = without_others(record, pauses, "evaluation") if pauses is not None else None
         if pauses is None or pauses.share < _HEAVY:
             return
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.

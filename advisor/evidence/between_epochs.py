@@ -13,12 +13,11 @@ from advisor.harness.timing import whole_period
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Pause, RunRecord, Site
+    from advisor.harness.layout import CallSite, Pause, RunRecord, Site
 
 _MOSTLY = 0.7  # of the samples: so many agree on a line, from the outermost inwards
-_MUCH = 0.1  # of what was seen at a place: from there on what happened in a step besides is no chance
 _LEAST_SEEN = 2  # steps that were stopped
-_NAMED = ("evaluation", "checkpoint")  # the lines from which these are reached are known
+_NAMED = {"evaluation": 12, "checkpoint": 0}  # the lines from which these are reached are known, and go on for so many
 _OWN = ("compilation",)  # what runs then is the compiler
 _STEP, _EACH_STEP = ("backward", "Optimizer.step", "Module.call", "zero_grad"), 0.5
 _RUNS = re.compile(r"\.(train|fit)\(")  # a framework's line, under which everything is
@@ -59,9 +58,7 @@ def stop_of(evidence: Evidence) -> Stop | None:
     if not rows:
         return None
     path, here = _path(rows)
-    of_cause = {cause: _seconds([each for each in here if each.cause == cause]) for cause in {e.cause for e in here}}
-    counts = {**timing.aside_counts, "": timing.long_steps}
-    count = sum(counts.get(cause, 0) for cause, took in of_cause.items() if took >= _MUCH * _seconds(here))
+    count = len({step for each in here for step in each.steps})
     if count < _LEAST_SEEN:
         return None
     while len(path) > 1 and path[-1].function.startswith("<"):  # of a comprehension: its function says more
@@ -85,14 +82,14 @@ def _seen(record: RunRecord) -> list[Pause]:
     return [each for each in rows if not any((site.file, site.line) in own for site in each.sites)]
 
 
-def evaluating(record: RunRecord, pauses: Pauses) -> Pauses:
-    """Of pauses in which a model is evaluated what is evaluating: the script may do something else at the same time."""
-    rows = [each for each in record.timing.pauses if each.cause == "evaluation" and each.sites and not each.loading]
+def without_others(record: RunRecord, pauses: Pauses, cause: str) -> Pauses:
+    """Of pauses of a `cause` (evaluation, checkpoint) what is just that: something else may be done in them, too."""
+    rows = [each for each in record.timing.pauses if each.cause == cause and each.sites and not each.loading]
     whole = _seconds(rows)
-    other = _seconds([each for each in _others(record, _seen(record)) if each.cause == "evaluation"])
+    other = _seconds([each for each in _others(record, _seen(record)) if each.cause == cause])
     if not whole:
         return pauses
-    beside = pauses.each_s * other / whole
+    beside = pauses.each_s * min(1.0, other / whole)
     return Pauses(pauses.each_s - beside, pauses.every, pauses.steps_s + beside)
 
 
@@ -102,19 +99,26 @@ def _others(record: RunRecord, rows: Sequence[Pause]) -> list[Pause]:
     Which lines evaluate is known, but for a framework's, under whose one line is everything.
     """
     plain = [each for each in rows if each.cause not in _NAMED]
-    known = {(each.site.file, each.site.line) for each in record.call_sites if each.kind in _NAMED}
-    everything = {(site.file, site.line) for each in plain for site in each.sites}
+    known = [each for each in record.call_sites if each.kind in _NAMED]
     functions = {(each.sites[0].file, each.sites[0].function) for each in plain}
-    telling = bool(known) and not known & everything
+    telling = bool(known) and not any(_passes(each, known) for each in plain)
     return plain + [
         each
         for each in rows
         if each.cause in _NAMED
-        and (
-            (each.sites[0].file, each.sites[0].function) in functions
-            or (telling and not any((site.file, site.line) in known for site in each.sites))
-        )
+        and ((each.sites[0].file, each.sites[0].function) in functions or (telling and not _passes(each, known)))
     ]
+
+
+def _passes(pause: Pause, known: Sequence[CallSite]) -> bool:
+    """Whether what was seen is on the way to one of these, or goes on behind it in the same function: ``model.eval()``,
+    and on the next line what is evaluated."""
+    return any(
+        (site.file, site.function) == (each.site.file, each.site.function)
+        and each.site.line <= site.line <= (each.site.end_line or each.site.line) + _NAMED[each.kind]
+        for site in pause.sites
+        for each in known
+    )
 
 
 def _middle(record: RunRecord) -> float:

@@ -35,13 +35,14 @@ class Pauses:
         self._since = 0.0
         self._looking: threading.Event | None = None  # set: look no more
         self._samples: list[_Seen] = []
+        self._steps = 0
         self._found: dict[tuple[str, tuple[int, ...], bool], Pause] = {}
 
     def begin(self, usual_s: float) -> None:
         """The timed steps begin, in this thread; one of them takes about so long."""
         self.stop()
         self._usual, self._since = usual_s, time.perf_counter()
-        self._samples, self._found = [], {}
+        self._samples, self._found, self._steps = [], {}, 0
         self._looking = threading.Event()
         arguments = self._looking, threading.get_ident(), max(_LEAST, LONG * usual_s)
         threading.Thread(target=self._look, args=arguments, name="advisor-pauses", daemon=True).start()
@@ -49,17 +50,17 @@ class Pauses:
     def step_ended(self, now: float, seconds: float, causes: Iterable[str]) -> None:
         """A step is over that took so long, and in which these things happened besides."""
         self._since = now
+        self._steps += 1
         if not self._samples:
             return
         samples, self._samples = self._samples, []
         cause, each_s = weightiest(causes), max(0.0, seconds - self._usual) / len(samples)
-        seen = set[int]()
         for sites, loading in samples:
             key = cause, tuple(map(id, sites)), loading
             found = self._found.setdefault(key, Pause(cause, list(sites), loading))
             found.seconds += each_s
-            found.times += id(found) not in seen
-            seen.add(id(found))
+            if found.steps[-1:] != [self._steps]:
+                found.steps.append(self._steps)
 
     def stop(self) -> None:
         """Look no more."""

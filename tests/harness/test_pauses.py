@@ -34,7 +34,7 @@ def test_a_long_step_is_put_down_to_its_lines() -> None:
     assert sum(each.seconds for each in found) == pytest.approx(0.59, abs=0.1)
     assert {each.cause for each in found} == {"epoch start"} and not any(each.loading for each in found)
     longest = found[0]
-    assert [site.function for site in longest.sites[:2]] == ["stands_still", "watched"] and longest.times == 2
+    assert [site.function for site in longest.sites[:2]] == ["stands_still", "watched"] and longest.steps == [4, 8]
 
 
 def test_of_several_causes_the_weightiest_names_it() -> None:

@@ -11,10 +11,11 @@ from advisor.edit import Sources
 from advisor.harness.layout import Pause, Site
 from advisor.harness.timing import Interval, summarize
 from advisor.rule import Advice, Finding
+from rules.checkpoint_heavy import CheckpointHeavy
 from rules.evaluation_heavy import EvaluationHeavy
 from rules.work_between_epochs import WorkBetweenEpochs
 
-RULE, EVALUATES = WorkBetweenEpochs(), EvaluationHeavy()
+RULE, EVALUATES, SAVES = WorkBetweenEpochs(), EvaluationHeavy(), CheckpointHeavy()
 SCRIPT = "/nowhere/train.py"
 LOOP = Site(SCRIPT, 40, function="main")
 MAKES = Site(SCRIPT, 15, function="features")
@@ -26,7 +27,7 @@ def stopped(scene: Any, seconds: float = 0.3, cause: str = "epoch start", *sites
     made.operator("aten::addmm", 0.1, 9.9)
     clean = [Interval(0.01, frozenset[str](), 0.0, 32)] * 19
     summarize(made.record.timing, [*clean, Interval(0.01 + seconds, frozenset({cause} - {""}), 0.0, 32)] * 4, [])
-    made.record.timing.pauses = [Pause(cause, list(sites or (MAKES, LOOP)), loading, 4 * seconds, 4)]
+    made.record.timing.pauses = [Pause(cause, list(sites or (MAKES, LOOP)), loading, 4 * seconds, [20, 40, 60, 80])]
     return made
 
 
@@ -69,7 +70,7 @@ def test_evaluations_are_no_other_work(scene: Any, tmp_path: Path) -> None:
     made.record.call_sites[-1].site = Site(SCRIPT, 44, function="main")
     assert found(made, tmp_path) and not list(EVALUATES.check(made.evidence(tmp_path)))
     # Or half of it.
-    made.record.timing.pauses += [Pause("evaluation", [Site(SCRIPT, 44, function="main")], False, 1.2, 4)]
+    made.record.timing.pauses += [Pause("evaluation", [Site(SCRIPT, 44, function="main")], False, 1.2, [20, 40])]
     (half,) = EVALUATES.check(made.evidence(tmp_path))
     assert half.evidence["evaluation_s"] == pytest.approx(told.evidence["evaluation_s"] / 2)
 
@@ -110,3 +111,27 @@ def test_a_step_that_others_held_up_is_no_stop(scene: Any, tmp_path: Path) -> No
     made.call("backward", 44, per_step=1.0)
     made.record.call_sites[-1].site = Site(SCRIPT, 44, function="main")
     assert found(made, tmp_path) == []
+
+
+def test_what_is_seen_once_says_nothing_of_how_often_it_comes(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene)
+    made.record.timing.pauses[0].steps = [20]
+    assert found(made, tmp_path) == []
+
+
+def test_a_checkpoint_is_not_blamed_for_what_comes_behind_it(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "checkpoint", Site(SCRIPT, 17, function="summary"), Site(SCRIPT, 41, function="main"))
+    made.call("checkpoint", 39, per_step=0.0)
+    made.record.call_sites[-1].site = Site(SCRIPT, 39, end_line=40, function="main")
+    (finding,) = found(made, tmp_path)
+    assert finding.site is not None and finding.site.function == "summary"
+    assert not list(SAVES.check(made.evidence(tmp_path)))
+    made.record.timing.pauses[0].sites[-1] = Site(SCRIPT, 40, function="main")
+    assert not found(made, tmp_path) and list(SAVES.check(made.evidence(tmp_path)))
+
+
+def test_what_stands_below_eval_is_evaluated(scene: Any, tmp_path: Path) -> None:
+    made = stopped(scene, 0.3, "evaluation", Site(SCRIPT, 22, function="metrics"), Site(SCRIPT, 122, function="main"))
+    made.call("evaluation", 121, per_step=0.0)
+    made.record.call_sites[-1].site = Site(SCRIPT, 121, function="main")
+    assert not found(made, tmp_path) and list(EVALUATES.check(made.evidence(tmp_path)))

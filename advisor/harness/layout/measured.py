@@ -27,7 +27,7 @@ class Pause:
     sites: list[Site] = field(default_factory=list)  # the user's frames, from the inside out
     loading: bool = False  # torch's loader ran inside of them: it started workers, or waited for a first batch
     seconds: float = 0.0  # beyond what a step takes, of all of them
-    times: int = 0  # steps in which it was seen there
+    steps: list[int] = field(default_factory=list)  # in which it was seen there, by their numbers in the window
 
 
 @dataclass
