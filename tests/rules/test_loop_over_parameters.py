@@ -164,6 +164,6 @@ def test_frozen_weights_are_left_out_of_an_average(trained: bool, tmp_path: Path
     found = [each for each in LoopOverParameters().check(Evidence.from_run(run)) if each.parameters["kind"] == "frozen"]
     assert bool(found) is not trained
     for each in found:
-        assert each.site is not None and each.site.line == 20 and each.gain.likely > 1.1
+        assert each.site is not None and each.site.line == 21 and each.gain.likely > 1.1
         fix = LoopOverParameters().fix(each, Sources())
         assert isinstance(fix, Advice) and "only what is trained" in fix.text
