@@ -83,8 +83,9 @@ class AttentionMasks(Rule):
         if window:
             how = (
                 f"in blocks of {window} or so queries, each with the keys and values of its own block and of the one "
-                "before it (and behind it, where the mask looks both ways): keys.unfold(2, 2 * w, w) makes them, all "
-                "blocks become a batch, and one small mask does for all of them"
+                "before it (and behind it, where the mask looks both ways): keys.unfold(2, 2 * w, w) makes them "
+                "(of keys with a block of padding in front, which the mask of the first one leaves out), all blocks "
+                "become a batch, and one small mask does for all others"
             )
         else:
             how = "for each part by itself, whose queries look at its own keys alone: parts of one length as a batch"
