@@ -123,4 +123,4 @@ def _left(line: AttentionMask) -> float:
 
 
 def _is_window(line: AttentionMask) -> bool:
-    return line.reach <= _WINDOW * line.keys
+    return line.band and line.reach <= _WINDOW * line.keys

@@ -18,6 +18,7 @@ _LEAST_GAIN = 1.15
 # Operations a second of the product with all powers, on one core: of 640 states of 400 steps, forward and backward, two
 # cores with AVX-512 did 1.3e11 (a script became 1.55 times as fast); a core with AVX2 does up to 0.9e11.
 _RATE = 6e10
+_POWER_S = 8e-9  # one of the powers, on one core; of a factor for each channel each has its own
 _LEFT = 0.1  # of the loop: making the powers, and the calls
 _BASIS = "prior: a product with the matrix of powers instead of the rounds, and a tenth of them for making it"
 
@@ -77,7 +78,8 @@ class LinearRecurrence(Rule):
             "torch.arange(steps); lag = t[None, :] - t[:, None]; "
             "powers = torch.where(lag >= 0, a ** lag.clamp(min=0), 0); "
             f"all {state} = inputs @ powers, where inputs (…, steps) are what each round adds, the first of them the "
-            "state that the loop begins with. Of thousands of steps block by block.",
+            "state that the loop begins with. Where each channel has a factor of its own, each has its own powers; of "
+            "thousands of steps block by block.",
             "where the states begin, and along which dimension, only its author can tell",
         )
 
@@ -97,4 +99,5 @@ def _product_s(evidence: Evidence, found: TakenRecurrence) -> float:
     record = evidence.record
     cores = max(1.0, record.environment.usable_cpus) if record is not None else 1.0
     products = 3.0 if found.loop.backward_s else 1.0
-    return products * 2.0 * found.states * found.rounds**2 * found.loop.times / (_RATE * cores)
+    powers = products * _POWER_S * found.factors * found.rounds**2 / cores
+    return powers + products * 2.0 * found.states * found.rounds**2 * found.loop.times / (_RATE * cores)

@@ -69,6 +69,7 @@ _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and o
 # To wait is no work; where the step could go on meanwhile blocking-work-between-steps tells of it.
 _WAITS = ("sleep", "recv", "recv_into", "getresponse", "communicate", "wait", "acquire")
 _SAVES = ("save", "save_file", "save_state", "save_pretrained", "save_model", "save_checkpoint", "savez", "dump")
+_OWN_NAME, _OF_A_CALL = re.compile(r"\bf[\"']|[\"'] %|\.format\("), 5  # lines
 _SAVED = (
     "What is saved in each step is written over in the next: save every few hundred steps, or after an epoch whose "
     "measure on held-out samples is the best so far, and once at the end; torch.distributed.checkpoint.async_save "
@@ -117,7 +118,8 @@ _CHEAPER = (
         "these alone.",
     ),
     (
-        r"\b(?P<name>argsort|sort)\((?s:.*)(\bargsort\(|==(?s:.*)\b(nonzero|argmax|where)\b)",
+        r"\b(\w+)(?:, \w+)? = [^\n]*\b(?P<name>argsort|sort)\([^\n]*\n(?:[^\n]*\n)*?"
+        r"[^\n]*(\b\1\.argsort\(|\bargsort\(\1\b|\(\1 == [^\n]*\)\.(nonzero|int\(\)\.argmax|argmax)\b|where\(\1 ==)",
         "The rank of one score is how many are larger: (scores > scores.gather(1, target[:, None])).sum(1) looks at "
         "each once, and sorts nothing; where the first k are wanted, torch.topk finds these alone.",
     ),
@@ -220,7 +222,8 @@ class WorkBesideModel(Rule):
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
         cheaper = _GROWS if grows else cheaper
-        cheaper = cheaper or (_SAVED if found.calls in _SAVES else "")
+        if not cheaper and evidence.trains and found.calls in _SAVES and _writes_over(line_of(found, text_of)):
+            cheaper = _SAVED
         if not cheaper and found.calls in _SIMULATES:
             return  # nothing here makes a library's simulator faster
         if not cheaper and _is_between(evidence, found):
@@ -409,6 +412,12 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
         if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
+
+
+def _writes_over(site: Site) -> bool:
+    """Whether what is saved on that line has one name: where that is put together each time all of it is kept."""
+    lines = text_of(site.file).splitlines()[max(0, site.line - 1) : site.line + _OF_A_CALL]
+    return bool(lines) and not _OWN_NAME.search("\n".join(lines))
 
 
 def _walks_deque(found: Beside) -> bool:

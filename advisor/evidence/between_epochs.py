@@ -20,6 +20,7 @@ _LEAST_SEEN = 2  # steps that were stopped
 _NAMED = {"evaluation": 12, "checkpoint": 0}  # the lines from which these are reached are known, and go on for so many
 _OWN = ("compilation",)  # what runs then is the compiler
 _STEP, _EACH_STEP = ("backward", "Optimizer.step", "Module.call", "zero_grad"), 0.5
+_FUNCTIONS_OF_STEPS = ("forward", "training_step", "compute_loss", "__getitem__", "collate_fn", "collate")
 _RUNS = re.compile(r"\.(train|fit)\(")  # a framework's line, under which everything is
 _BUSY = 0.2  # cores that other programs kept: steps may be long for that
 
@@ -79,7 +80,16 @@ def _seen(record: RunRecord) -> list[Pause]:
     }
     own = {(file, line) for file, line in own if not _RUNS.search(linecache.getline(file, line))}
     rows = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
+    rows = [each for each in rows if each.cause or not _is_a_step(each)]
     return [each for each in rows if not any((site.file, site.line) in own for site in each.sites)]
+
+
+def _is_a_step(pause: Pause) -> bool:
+    """Whether a framework, or a model, was at work: of a step that is long, maybe by its batch, and nothing else."""
+    inner = pause.sites[0]
+    if _RUNS.search(linecache.getline(inner.file, inner.line)):
+        return True
+    return any(site.function in _FUNCTIONS_OF_STEPS for site in pause.sites)
 
 
 def without_others(record: RunRecord, pauses: Pauses, cause: str) -> Pauses:

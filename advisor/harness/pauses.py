@@ -12,19 +12,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from itertools import islice
-from types import FrameType
+from types import CodeType
 
 from .layout import Pause, Site
-from .places import FRAMES, is_users, site_of
+from .places import FRAMES, is_users_code, site_at
 from .timing import LONG, weightiest
 
 _EVERY = 0.02  # seconds from one look to the next
 _LEAST = 0.05  # of a step that is long
 _MOST = 40  # places that are told of
 _LOADING = os.path.join("torch", "utils", "data") + os.sep
+_FETCHES = os.path.join("torch", "utils", "data", "_utils", "fetch.py")
 
-_Seen = tuple[tuple[Site, ...], bool]
+# Code and its last instruction, of all frames from the inside out. No frame is kept, nor looked at for longer: another
+# thread runs it, and what its variables hold is to go when it does.
+_Stack = list[tuple[CodeType, int]]
 
 
 class Pauses:
@@ -34,7 +36,7 @@ class Pauses:
         self._usual = 0.0
         self._since = 0.0
         self._looking: threading.Event | None = None  # set: look no more
-        self._samples: list[_Seen] = []
+        self._samples: list[_Stack] = []
         self._steps = 0
         self._found: dict[tuple[str, tuple[int, ...], bool], Pause] = {}
 
@@ -55,7 +57,7 @@ class Pauses:
             return
         samples, self._samples = self._samples, []
         cause, each_s = weightiest(causes), max(0.0, seconds - self._usual) / len(samples)
-        for sites, loading in samples:
+        for sites, loading in map(_seen, samples):
             key = cause, tuple(map(id, sites)), loading
             found = self._found.setdefault(key, Pause(cause, list(sites), loading))
             found.seconds += each_s
@@ -76,22 +78,26 @@ class Pauses:
     def _look(self, over: threading.Event, thread: int, least_s: float) -> None:
         try:
             while not over.wait(_EVERY):
-                if time.perf_counter() - self._since >= least_s:
-                    frame = sys._current_frames().get(thread)
-                    if frame is not None:
-                        self._samples.append(_seen(frame))
+                if time.perf_counter() - self._since >= least_s and (stack := _stack(thread)):
+                    self._samples.append(stack)
+                    del stack
         except Exception:  # what fails here does not fail in the script
             return
 
 
-def _seen(frame: FrameType | None) -> _Seen:
-    """The user's frames from the inside out, and whether torch's loader runs inside of them all."""
-    found: list[FrameType] = []
-    loading = False
+def _stack(thread: int) -> _Stack:
+    """Where a thread is; empty where it is over."""
+    frame, found = sys._current_frames().get(thread), []
     while frame is not None:
-        if is_users(frame):
-            found.append(frame)
-        elif not found and _LOADING in frame.f_code.co_filename:
-            loading = True
+        found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return tuple(map(site_of, islice(found, FRAMES))), loading
+    return found
+
+
+def _seen(stack: _Stack) -> tuple[tuple[Site, ...], bool]:
+    """The user's places from the inside out, and whether torch's loader is at work: it starts, or makes a batch."""
+    sites = [site_at(code, instruction) for code, instruction in stack if is_users_code(code)]
+    outer = next((at for at, (code, _) in enumerate(stack) if is_users_code(code)), len(stack))
+    starts = any(_LOADING in code.co_filename for code, _ in stack[:outer])
+    fetches = any(code.co_name == "fetch" and code.co_filename.endswith(_FETCHES) for code, _ in stack)
+    return tuple(sites[:FRAMES]), starts or fetches

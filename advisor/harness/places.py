@@ -118,6 +118,11 @@ def is_users(frame: FrameType) -> bool:
     return _users[frame.f_code]
 
 
+def is_users_code(code: CodeType) -> bool:
+    """Whether `code` is the user's own."""
+    return _users[code]
+
+
 def is_ours(frame: FrameType) -> bool:
     """Whether `frame` runs code of the harness."""
     return _ours[frame.f_code]
@@ -130,20 +135,23 @@ def at(site: Site) -> str:
 
 def site_of(frame: FrameType) -> Site:
     """The call that `frame` is executing. One object per place, so that it can serve as an identity."""
-    key = (frame.f_code, frame.f_lasti)
+    return site_at(frame.f_code, frame.f_lasti)
+
+
+def site_at(code: CodeType, instruction: int) -> Site:
+    """The same by a frame's code and its last instruction: a frame that another thread runs is at another soon."""
+    key = (code, instruction)
     if key not in _site_of:
-        _site_of[key] = _make_site(frame)
+        _site_of[key] = _make_site(code, instruction)
     return _site_of[key]
 
 
-def _make_site(frame: FrameType) -> Site:
-    code = frame.f_code
-    site = Site(file=os.path.realpath(code.co_filename), line=frame.f_lineno or 0, function=code.co_name)
+def _make_site(code: CodeType, instruction: int) -> Site:
+    lines = (line for first, last, line in code.co_lines() if first <= instruction < last)
+    site = Site(file=os.path.realpath(code.co_filename), line=next(lines, None) or 0, function=code.co_name)
     positions = getattr(code, "co_positions", None)  # Python 3.11
     if positions is not None:
-        line, end_line, column, end_column = next(
-            islice(positions(), frame.f_lasti // 2, None), (None, None, None, None)
-        )
+        line, end_line, column, end_column = next(islice(positions(), instruction // 2, None), (None, None, None, None))
         if line is not None and column is not None:
             site.line, site.column, site.end_line, site.end_column = line, column, end_line, end_column
     return site

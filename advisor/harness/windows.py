@@ -148,7 +148,7 @@ class Windows:
         self._zero_checked = True
         self.sites.count = False
         self.watches.stop()
-        self._pauses.stop()
+        self._pauses = Pauses()  # its thread is not here, and may have held the lock that stop() would wait for
         self._probes(False)
 
     def note(self, text: str) -> None:
@@ -645,7 +645,9 @@ class Windows:
             return False
         if elapsed >= _FOR_PAUSES * least:
             return True
-        if self._pauses_to_come is None or self._intervals[-1].causes:
+        if self._pauses_to_come is None:
+            self._usual = usual_causes(self._intervals)
+        if self._pauses_to_come is None or self._intervals[-1].causes - self._usual:
             self._pauses_to_come = pauses_to_come(self._intervals)
         return not self._pauses_to_come
 

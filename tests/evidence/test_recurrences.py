@@ -20,7 +20,9 @@ def found(body: str) -> str:
     [
         ("h = (1 - s) * h + s * x[..., t]; out.append(h)", "h: 1 - s"),
         ("h = x[:, t] + h * s", "h: s"),
-        ("h = s * x[t] - 0.9 * s * h; out[t] = h", "h: 0.9 * s"),
+        ("h = s * x[t] - 0.9 * s * h; out[t] = h", "h: -(0.9 * s)"),
+        ("h = s * h - (x[t] - 1)", "h: s"),
+        ("h = s * h + f(out[-1]); out.append(h)", ""),
         ("h = torch.lerp(h, x[t], s)", "h: 1 - s"),
         ("h = h.lerp(x[t], 0.1)", "h: 1 - 0.1"),
         ("h = self.decay * h + x[t]", "h: self.decay"),

@@ -48,7 +48,7 @@ def test_what_is_added_to_scores_is_a_mask_as_well() -> None:
 def test_texts_of_a_packed_sequence_reach_as_far_as_they_are_long() -> None:
     text = torch.arange(TOKENS) // 128
     (line,) = seen(text[:, None] == text)
-    assert line.needed / line.seconds == pytest.approx(0.25) and line.reach == 127
+    assert line.needed / line.seconds == pytest.approx(0.25) and line.reach == 127 and not line.band
 
 
 def test_a_causal_mask_leaves_half() -> None:
@@ -60,7 +60,7 @@ def test_a_mask_that_is_written_to_is_looked_at_again() -> None:
     masks, mask = AttentionMasks(torch), window(64)
     before = masks._of(mask)
     mask.fill_(True)
-    assert masks._of(mask) == (1.0, TOKENS - 1) != before
+    assert masks._of(mask) == (1.0, TOKENS - 1, True) != before
 
 
 @pytest.mark.parametrize(

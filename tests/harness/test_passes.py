@@ -18,29 +18,62 @@ def model(rate: float = 0.5) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.Dropout(rate), nn.Linear(4, 2))
 
 
+def told(net: nn.Module, batches: int, passes: int, given: torch.Tensor | None = None) -> list[bool]:
+    """What is told of each pass, over a tensor of each batch's own, or over one and the same."""
+    seen = Passes(torch)
+    tensors = [torch.randn(2, 4) if given is None else given for _ in range(batches)]
+    with torch.no_grad():
+        return [seen.another(net, [each]) for each in tensors for _ in range(passes)]
+
+
 def test_another_pass_draws_other_numbers_for_the_same_tensor() -> None:
-    net, passes, one, other = model(), Passes(torch), torch.randn(2, 4), torch.randn(2, 4)
-    told = [passes.another(net, [given]) for given in (one, one, one, other, other)]
-    assert told == [False, True, True, False, True]
+    # Once two batches had several passes it is known what these are.
+    assert told(model(), batches=4, passes=3) == [False] * 6 + [False, True, True] * 2
+
+
+def test_a_benchmark_calls_with_one_tensor() -> None:
+    assert not any(told(model(), batches=1, passes=400))
+    assert sum(told(model(), batches=4, passes=400)) == 2 * 255  # nor are hundreds of passes over one batch
 
 
 def test_a_tensor_that_was_written_to_is_another() -> None:
     net, passes, given = model(), Passes(torch), torch.randn(2, 4)
-    passes.another(net, [given])
-    given.mul_(2.0)
-    assert not passes.another(net, [given])
+    with torch.no_grad():
+        for _ in range(3):
+            given.mul_(2.0)
+            first = passes.another(net, [given])
+            passes.another(net, [given])
+            assert not first
+        assert passes.another(net, [given])
+
+
+def test_of_inference_mode_a_tensor_is_known_by_its_numbers() -> None:
+    net, passes = model(), Passes(torch)
+    with torch.inference_mode():
+        given = torch.randn(2, 4)
+        seen = []
+        for number in range(4):
+            given.copy_(torch.full((2, 4), float(number)))
+            seen += [passes.another(net, [given]) for _ in range(2)]
+    assert seen == [False] * 5 + [True, False, True]
+
+
+def test_a_pass_with_gradients_is_trained_by() -> None:
+    net, passes = model(), Passes(torch)
+    tensors = [torch.randn(2, 4) for _ in range(4)]
+    assert not any(passes.another(net, [each]) for each in tensors for _ in range(3))
 
 
 @pytest.mark.parametrize("net", [model().eval(), model(rate=0.0), nn.Linear(4, 2)], ids=["eval", "none", "without"])
 def test_where_nothing_is_drawn_each_call_is_a_step(net: nn.Module) -> None:
-    passes, given = Passes(torch), torch.randn(2, 4)
-    assert not any(passes.another(net, [given]) for _ in range(4))
+    assert not any(told(net, batches=4, passes=3))
 
 
 def test_another_model_begins_anew() -> None:
     passes, given = Passes(torch), torch.randn(2, 4)
-    assert not any(passes.another(model(), [given]) for _ in range(4))
-    assert not any(passes.another(model(), []) for _ in range(2))
+    with torch.no_grad():
+        assert not any(passes.another(model(), [given]) for _ in range(4))
+        assert not any(passes.another(model(), []) for _ in range(2))
 
 
 def test_another_pass_ends_no_step() -> None:

@@ -40,7 +40,7 @@ def test_a_window_is_told_with_what_it_reaches(scene: Any, tmp_path: Path) -> No
 
 
 def test_texts_of_a_packed_sequence_are_parts(scene: Any, tmp_path: Path) -> None:
-    (finding,) = findings(scene, tmp_path, line(reach=1000))
+    (finding,) = findings(scene, tmp_path, line(reach=200, band=False))
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "for each part by itself" in fix.text
 

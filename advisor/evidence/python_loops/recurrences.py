@@ -46,12 +46,15 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class TakenRecurrence:
-    """One that a run was seen to go through: ``states`` numbers in each of the ``rounds`` that it has each time."""
+    """One that a run was seen to go through: ``states`` numbers in each of the ``rounds`` that it has each time, by so
+    many different ``factors``: one, or one for each channel.
+    """
 
     recurrence: Recurrence
     loop: SampleLoop
     rounds: float
     states: int
+    factors: int
 
 
 def taken_recurrence(evidence: Evidence, text_of: Callable[[str], str]) -> TakenRecurrence | None:
@@ -60,17 +63,19 @@ def taken_recurrence(evidence: Evidence, text_of: Callable[[str], str]) -> Taken
     if loop is None or record is None or detail is None or not loop.takes:
         return None
     rounds = loop.rounds / max(1.0, loop.times)
-    states, rows = _states(detail)
+    states, factors, rows = _states(detail)
     if rounds < _LEAST_ROUNDS or len(rows) < loop.rounds:
         return None
     middle = np.array([rows[len(rows) // 2]], np.int64)
     path, line = next(iter(users_functions(detail, middle, record).values()), ("", 0))
     found = _in_function(path, line, text_of) if path else None
-    return TakenRecurrence(found, loop, rounds, states) if found is not None else None
+    return TakenRecurrence(found, loop, rounds, states, factors) if found is not None else None
 
 
-def _states(detail: Trace) -> tuple[int, list[int]]:
-    """The numbers that a state has, by what the steps multiply and add most often, and the operators that do."""
+def _states(detail: Trace) -> tuple[int, int, list[int]]:
+    """The numbers that a state has, by what the steps multiply and add most often, those of what it is multiplied by,
+    and the operators that do.
+    """
     steps, start = step_windows(detail), detail.operators.start
     host = Host(detail, steps)
     named = names_like(detail, detail.operators.name, lambda name: name in _OF_STATES)
@@ -80,7 +85,10 @@ def _states(detail: Trace) -> tuple[int, list[int]]:
     for row in rows.tolist():
         if shapes := [shape for shape in shapes_at(detail, row) if shape]:
             sizes.setdefault(max(map(prod, shapes)), []).append(row)
-    return max(sizes.items(), key=lambda each: len(each[1]), default=(0, []))
+    states, there = max(sizes.items(), key=lambda each: len(each[1]), default=(0, []))
+    # A number has no dimensions, or is none of the inputs with a shape.
+    factors = [min(map(prod, shapes)) for row in there if len(shapes := shapes_at(detail, row)) > 1]
+    return states, max((each for each in factors if each < states), default=1), there
 
 
 def _in_function(path: str, line: int, text_of: Callable[[str], str]) -> Recurrence | None:
@@ -103,6 +111,9 @@ def recurrence_at(text: str, site: Site) -> Recurrence | None:
     others = [node for node in loop.body if _linear(node, changing) is None]
     if len(found) != 1 or not all(map(_keeps, others)):
         return None
+    kept = {name for node in others for name in names_in(node)} - changing
+    if any(kept & names_in(node.value) for node in loop.body if node not in others and isinstance(node, ast.Assign)):
+        return None  # what is kept is read again: out[-1]
     state, factor = found[0]
     return Recurrence(Site(site.file, loop.lineno, function=site.function), state, factor)
 
@@ -114,15 +125,17 @@ def _linear(node: ast.stmt, changing: set[str]) -> tuple[str, str] | None:
     state = node.targets[0].id
     if isinstance(node.value, ast.Call):
         return _interpolated(node.value, state, changing)
-    own = [each for each in _terms(node.value) if state in names_in(each)]
+    terms = list(_terms(node.value))
+    own = [each for each, _ in terms if state in names_in(each)]
     if len(own) != 1 or not isinstance(own[0], ast.BinOp) or not isinstance(own[0].op, ast.Mult):
         return None
     factors = [each for each in _factors(own[0]) if not (isinstance(each, ast.Name) and each.id == state)]
-    whole = list(_factors(own[0]))
+    whole, minus = list(_factors(own[0])), any(each is own[0] and negative for each, negative in terms)
     if len(factors) != len(whole) - 1 or any(names_in(each) & changing or _calls(each) for each in factors):
         return None
-    others = [each for each in _terms(node.value) if each is not own[0]]
-    return (state, " * ".join(map(ast.unparse, factors))) if others else None
+    others = [each for each, _ in terms if each is not own[0]]
+    factor = " * ".join(map(ast.unparse, factors))
+    return (state, f"-({factor})" if minus else factor) if others else None
 
 
 def _interpolated(call: ast.Call, state: str, changing: set[str]) -> tuple[str, str] | None:
@@ -137,12 +150,13 @@ def _interpolated(call: ast.Call, state: str, changing: set[str]) -> tuple[str, 
     return state, f"1 - {ast.unparse(given[2])}"
 
 
-def _terms(node: ast.expr) -> Iterator[ast.expr]:
+def _terms(node: ast.expr, negative: bool = False) -> Iterator[tuple[ast.expr, bool]]:
+    """The terms of a sum, and whether each is subtracted."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        yield from _terms(node.left)
-        yield from _terms(node.right)
+        yield from _terms(node.left, negative)
+        yield from _terms(node.right, negative is not isinstance(node.op, ast.Sub))
     else:
-        yield node
+        yield node, negative
 
 
 def _factors(node: ast.expr) -> Iterator[ast.expr]:

@@ -68,7 +68,6 @@ class Timing:
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
     checkpoint_every: float | None = None  # the same of checkpoints
     compilation_every: float | None = None  # … and of steps in which Dynamo compiles
-    long_steps: int = 0  # that took several times as long as the one in the middle, of those that are not set aside
     pauses: list[Pause] = field(default_factory=list)  # the longest first
 
 

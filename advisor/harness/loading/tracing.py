@@ -25,6 +25,8 @@ _OFTEN = 1 << 12  # events of the tracing after which it asks whether it should 
 _MOST_LINES = 8  # are written down, those that take longest
 _MOST_IMAGED = 60  # lines of one sample after which the pictures of its variables are looked at: not those of a loop
 _LOOKED_AT, _MOST_YOUNG = 3, 5000  # objects of a method, and of the collector's youngest generation
+_MOST_OBJECTS = 1024  # of a method
+_MAKES = ("__init__", "__new__", "__setstate__")
 _LEAST_ASKED = 0.05  # share of the fetch from which on what an object is asked is told of
 _LEAST_LONGEST = 0.5  # share of the fetch from which on it is asked what the longest line calls
 _NEARLY_ALL = 0.8  # share of a line that one function takes which it calls
@@ -147,7 +149,9 @@ class Timed(Traced):
         # Of all methods without arguments, of whatever object: calls, seconds, the objects by sample; those that run,
         # and since when; and those that are asked of objects which this fetch has made.
         self.asked_of: dict[CodeType, list[float]] = {}
-        self._objects: dict[CodeType, set[tuple[int, int]]] = {}
+        self._objects: dict[CodeType, dict[tuple[int, int], Any]] = {}
+        self._born: set[int] = set()  # identities of objects that this fetch has made
+        self._many: set[CodeType] = set()  # methods of more objects than are kept
         self._running_asked: dict[FrameType, float] = {}
         self._passing: set[CodeType] = set()
         self._asking: set[CodeType] = set()  # of them those that call another function of the user's
@@ -176,6 +180,8 @@ class Timed(Traced):
     def called(self, frame: FrameType) -> Any:
         code = frame.f_code
         now = time.perf_counter()
+        if code.co_name in _MAKES and code.co_argcount:
+            self._born.add(id(frame.f_locals.get(code.co_varnames[0])))
         if self._outer is not None and self._running_library is None and (library := library_of(frame)):
             return self._is_asked(library, frame, now)
         if opened := opens_archive(frame):
@@ -271,10 +277,15 @@ class Timed(Traced):
             return  # by itself
         owner = frame.f_locals.get(code.co_varnames[0])
         self.asked_of.setdefault(code, [0.0, 0.0])
-        objects = self._objects.setdefault(code, set())
-        objects.add((self._samples, id(owner)))
+        objects = self._objects.setdefault(code, {})
         self._running_asked[frame] = 0.0
-        if code not in self._passing and len(objects) <= _LOOKED_AT and _is_young(owner):
+        if len(objects) >= _MOST_OBJECTS:
+            self._many.add(code)
+            return
+        objects[self._samples, id(owner)] = owner  # kept, or another one has its identity next
+        if code in self._passing:
+            return
+        if id(owner) in self._born or (len(objects) <= _LOOKED_AT and _is_young(owner)):
             self._passing.add(code)
 
     def _asked_now(self) -> set[CodeType]:
@@ -374,7 +385,7 @@ class Timed(Traced):
             if len(self._askers[code]) > max(1, self._samples // 2):  # not what is made anew now and then
                 parts.append(("lasting", code.co_name, code.co_filename, code.co_firstlineno, 0, 0, 0, took))
         for code, (calls, took) in sorted(self.asked_of.items(), key=lambda each: -each[1][1])[:_MOST_LINES]:
-            if took >= _LEAST_ASKED * self.seconds:
+            if took >= _LEAST_ASKED * self.seconds and code not in self._many:
                 which = LASTS * (code not in self._passing) + ALONE * (code not in self._asking)
                 place = code.co_name, code.co_filename, code.co_firstlineno
                 parts.append(("object", *place, which, int(calls), len(self._objects[code]), took))
@@ -475,8 +486,10 @@ class Inside(Traced):
 
 
 def _is_young(owner: Any) -> bool:
-    """Whether an object was made a moment ago, by the collector's youngest generation; True where that is too large."""
-    if gc.get_count()[0] > _MOST_YOUNG:
+    """Whether an object was made a moment ago, by the collector's youngest generation; True where that is too large, or
+    does not know it.
+    """
+    if gc.get_count()[0] > _MOST_YOUNG or not gc.is_tracked(owner):
         return True
     return any(each is owner for each in gc.get_objects(generation=0))
 

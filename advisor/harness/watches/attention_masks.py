@@ -21,7 +21,7 @@ _TILE = 64
 _NOTHING = -1e4  # added to a score: what stands for minus infinity, in float16 as well
 _KNOWN = 64  # masks
 
-_Tiles = tuple[float, int]
+_Tiles = tuple[float, int, bool]
 
 
 @dataclass
@@ -46,11 +46,11 @@ class AttentionMasks:
             return
         if tuple(mask.shape[-2:]) != (queries, keys) or mask.numel() != queries * keys:
             return  # each sample has its own: padding
-        filled, reach = self._of(mask)
+        filled, reach, band = self._of(mask)
         line = self.lines.here(lambda site, frames: AttentionMask(site, frames, queries=queries, keys=keys))
         if line is None:
             return
-        line.reach = max(line.reach, reach)
+        line.reach, line.band = max(line.reach, reach), line.band and band
         line.calls += 1
         line.seconds += seconds
         line.needed += seconds * filled
@@ -60,7 +60,7 @@ class AttentionMasks:
         """The share of the tiles that the mask leaves something of, and how far from its key a query may be."""
         base = mask if mask._base is None else mask._base
         place = mask.data_ptr(), tuple(mask.shape), mask.stride()
-        alive, version, found = self._known.get(place, (None, -1, (1.0, 0)))
+        alive, version, found = self._known.get(place, (None, -1, (1.0, 0, False)))
         if alive is not None and alive() is base and version == times_written(mask):
             return found
         if len(self._known) >= _KNOWN:
@@ -79,4 +79,5 @@ class AttentionMasks:
             first = columns.argmax(1)
             last = allowed.shape[1] - 1 - columns.flip(1).argmax(1)
             apart = torch.maximum((places[: len(first)] - first).abs(), (places[: len(last)] - last).abs())
-            return float(tiles.mean()), int(apart[rows].max()) if len(rows) else 0
+            band = bool((allowed[1:, 1:] == allowed[:-1, :-1]).all())
+            return float(tiles.mean()), int(apart[rows].max()) if len(rows) else 0, band

@@ -32,6 +32,7 @@ from ..looking import (
 )
 from ..patches import Patch
 from ..places import FRAMES, is_users, site_of, user_frames
+from ..profiling import Inert
 from ..timing import compiled_frames
 from .asked_again import AsksAgain
 from .fourier_products import FourierProducts
@@ -535,7 +536,7 @@ def _listening(unread: UnreadResults) -> Any:
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
             try:
-                with unseen(torch):
+                with Inert.ours(), unseen(torch):
                     unread.called(name, args, kwargs, result, seconds)
             except Exception:
                 unread.lose()
