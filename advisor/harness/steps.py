@@ -113,6 +113,7 @@ class StepFinder:
         self._inference_events = 0
         self._learning_forwards = 0  # those with gradients
         self._gradients = self._functional = 0  # asked for while no module was called; of them those that were forwards
+        self._passes_seen = self._passes_known = False  # several forwards over one batch are one step's
         self._by_hand = False  # the script trains without an optimizer: `p.data.add_(p.grad, alpha=-lr)`
         self.restarted = False  # the last event changed what a step is: measure anew
         # How often another optimizer has come to end the steps. Unlike what batches and forwards are taken for, which
@@ -174,9 +175,12 @@ class StepFinder:
         if self.kind == "" and self.seen["batches"] == 0 and self._inference():
             self._become("forward")
         if self.kind != "forward" or another or (self._by_hand and not grad_enabled):
+            self._passes_seen |= another
             return False
         boundary = self._forwards.event(key)
         self.restarted = self._forwards.switched
+        if self._passes_seen and not self._passes_known:  # a step is more than what it was taken for so far
+            self.restarted = self._passes_known = True
         return boundary
 
     @property

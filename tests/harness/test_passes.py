@@ -82,6 +82,15 @@ def test_another_pass_ends_no_step() -> None:
     assert [number for number, boundary in enumerate(found) if boundary] == [*range(0, 40, 4)]
 
 
+def test_what_a_step_is_is_measured_anew_once_passes_are_known() -> None:
+    finder = StepFinder("auto", trains=lambda: False)
+    restarted = []
+    for number in range(24):
+        finder.before_forward("model", False, another=number >= 8 and number % 4 > 0)
+        restarted.append(finder.restarted)
+    assert [number for number, each in enumerate(restarted) if each] == [12]
+
+
 DRAWN = """
 import torch
 from torch import nn
