@@ -2,4 +2,5 @@
 
 from advisor.cli import main
 
-main()
+if __name__ == "__main__":  # processes that decode traces import it again, under another name
+    main()

@@ -291,10 +291,12 @@ def _forgotten(evidence: Evidence) -> Finding | None:
     if record is None or not places:
         return None
     pauses = pauses_of(record.timing, "compilation", record.timing.compilation_every)
-    if pauses is None or pauses.share < _HEAVY:
+    if pauses is None:
         return None
     collected = record.timing.aside_gc_s.get("compilation", 0.0) / record.timing.aside_counts["compilation"]
     saved = max(0.0, pauses.each_s - collected)  # who forgets graphs often collects garbage at the same time
+    if saved < _HEAVY * pauses.period_s:
+        return None
     resets = tuple(each.site for each in places)
     return Finding(
         rule=CompileRecompiles.id,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from advisor.edit.sources import text_of
-from advisor.evidence.between_epochs import without_others
+from advisor.evidence.between_epochs import runs_everything, without_others
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.python_loops.reports import makes_data
 from advisor.evidence.set_aside import FEWER, pauses_of
@@ -26,6 +25,7 @@ from advisor.rule import (
     model_files,
     where,
 )
+from advisor.shared.environments import acts_in_environment
 from advisor.shared.frameworks import construction, told_every
 
 if TYPE_CHECKING:
@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each epoch is a few hundredths
 _EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
-_COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
 _DECIDES = re.compile(
     r"ReduceLROnPlateau|EarlyStopping|patience|early_stop|load_best_model|metric_for_best|ModelCheckpoint"
     r"|\bbest\w*\b.*\n(.*\n){0,6}.*\bsave\w*\("
 )
 _BASIS = "measured: the evaluations' share of the time"
-_RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
 # What tells it how often, and on how much, by what constructs its settings.
 _TOLD = {
     "TrainingArguments": 'eval_steps={every}, eval_strategy="steps"',
@@ -84,7 +82,7 @@ class EvaluationHeavy(Rule):
         if pauses is None or pauses.share < _HEAVY:
             return
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
-        if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
+        if acts_in_environment(evidence):
             return
         times = pauses.fewer(_ENOUGH, record.total_steps)
         if times < FEWER:
@@ -170,7 +168,7 @@ def _gathers(record: RunRecord) -> str:
 
 def _told_how_often(evidence: Evidence, site: Site | None) -> dict[str, Any]:
     """Where the script has told the framework how often to evaluate, if that is what evaluates at `site`."""
-    if site is None or not _RUNS.search(linecache.getline(site.file, site.line)):
+    if site is None or not runs_everything(site.file, site.line):
         return {}
     found = construction(evidence)
     return found if found.get("config_kind") in _TOLD else {}

@@ -60,9 +60,7 @@ _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
 # a slow machine. What takes longer works on elements.
 _MOST_OF_A_CALL_S = 25e-6
 _FROZEN = "frozen"
-# The operators of a round that moves an average, and what a script calls them.
-_AVERAGES = ({"aten::lerp_"}, {"aten::mul_", "aten::add_"})
-_MOVES = ("lerp_", "mul_")
+_MOVES = ("lerp_", "mul_")  # what a script calls the operators that move an average
 _LEAST_UNTRAINED = 0.3  # of the elements that a loop averages
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
 _CALLBACKS = 2.0  # times what the loops take, at most, is what a callback takes that has them
@@ -163,7 +161,7 @@ class LoopOverParameters(Rule):
         values: list[tuple[ParameterLoop, Loop]] = []
         for found in parameter_loops(evidence):
             loop = _in_source(found)
-            averages = loop.kind == AVERAGE if loop is not None else set(found.operators) in _AVERAGES
+            averages = loop.kind == AVERAGE if loop is not None else found.averages
             if averages and found.untrained >= _LEAST_UNTRAINED and _has_frozen(evidence):
                 yield from _frozen(evidence, found, loop)
             elif loop is None:

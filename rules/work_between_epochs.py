@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit.sources import text_of
 from advisor.evidence.between_epochs import Stop, stop_of
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, model_files, where
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+from advisor.shared.environments import acts_in_environment
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
@@ -18,8 +18,7 @@ _HEAVY = 0.2  # of the time
 _LEFT = 0.05  # of it: what is done once, or a few times, is not done for nothing
 _BASIS = "measured: the share of the time in which the steps stand still there"
 _RELOADS = "reload_dataloaders_every_n_epochs"
-# What a policy does in an environment makes what is trained on, and what a loop plays, collects or searches for does.
-_COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
+# What a loop plays, collects or searches for makes what is trained on.
 _ROLLS_OUT = re.compile(
     r"(?i)roll_?out|episode|collect|(^|_)plays?($|_)|self_?play|game|mcts|explore|trajector|simulat|\benv\b|evaluat|validat"
 )
@@ -107,9 +106,9 @@ def _named(function: str) -> bool:
 
 def _collects(evidence: Evidence, found: Stop) -> bool:
     """Whether it makes what the model learns from by what the model does."""
-    if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
-        return True
-    return any(_ROLLS_OUT.search(each.function) for each in (found.site, *found.called_from))
+    return acts_in_environment(evidence) or any(
+        _ROLLS_OUT.search(each.function) for each in (found.site, *found.called_from)
+    )
 
 
 def _reloads(evidence: Evidence, found: Stop) -> bool:

@@ -25,7 +25,6 @@ _LEAST_PART = 0.1  # of the longest: places below are not named
 # mostly two products for one. Measured with autoencoders and towers whose losses are multiplied (2.07 and 2.0 times as
 # fast) and with experts of two kinds (1.85 and 2.36).
 _PICKING, _PUTTING_BACK, _BACKWARD = 0.1, 0.2, 1.6
-# Of what a term of weight 0 takes, forward and backward, nothing is left.
 _MOST_BACKWARD = 4.0  # times its forward: where nearly all of a step's backward is the term's, it has nearly all of it
 # Of the rest of the step, as much as the term is of it: its parameters are not updated, and the caches hold what stays.
 # Of two scripts whose term was 0.7 of the step 0.34 and 0.39 of the rest were left.
@@ -47,9 +46,9 @@ class ZeroWeightedRows(Rule):
     where the weights do not depend on them.
 
     When not: the rows are few, or the weights are rarely zero later in the training (a gate that sharpens; where all of
-    them are zero, as a mask of confident labels is at first, nothing is reported); a weight of 0 that grows later is
-    0 until then. What is multiplied by 0 may be infinite. A batch norm would see fewer rows,
-    and is not looked behind. On a GPU it is not reported: there calls take no time of their own.
+    them are zero, as a mask of confident labels is at first, nothing is reported); a weight of 0 that grows later is 0
+    until then. What is multiplied by 0 may be infinite. A batch norm would see fewer rows, and is not looked behind. On
+    a GPU it is not reported: there calls take no time of their own.
 
     Source: the time that these calls took in the run, by the share of their rows. Shazeer et al. 2017, "Outrageously
     Large Neural Networks", section 2: "wherever G(x)_i = 0, we need not compute E_i(x)".

@@ -21,7 +21,7 @@ _NAMED = {"evaluation": 12, "checkpoint": 0}  # the lines from which these are r
 _OWN = ("compilation",)  # what runs then is the compiler
 _STEP, _EACH_STEP = ("backward", "Optimizer.step", "Module.call", "zero_grad"), 0.5
 _FUNCTIONS_OF_STEPS = ("forward", "training_step", "compute_loss", "__getitem__", "collate_fn", "collate")
-_RUNS = re.compile(r"\.(train|fit)\(")  # a framework's line, under which everything is
+_RUNS = re.compile(r"\.(train|fit)\(")
 _BUSY = 0.2  # cores that other programs kept: steps may be long for that
 
 
@@ -29,8 +29,8 @@ _BUSY = 0.2  # cores that other programs kept: steps may be long for that
 class Stop:
     """A place at which the script is while the steps stand still.
 
-    Each of ``count`` stops takes ``each_s`` seconds there, and ``period_s`` pass from one to the next, with the
-    ``every`` steps in between. ``site`` is the innermost line that most of them were seen at, ``called_from`` the
+    Each time it takes ``each_s`` seconds there, and ``period_s`` pass from one to the next, with the ``every`` steps in
+    between. ``site`` is the innermost line that most of them were seen at, ``called_from`` the
     user's lines around it.
     """
 
@@ -39,12 +39,16 @@ class Stop:
     each_s: float
     period_s: float
     every: float
-    count: int
 
     @property
     def share(self) -> float:
         """Of the time."""
         return self.each_s / self.period_s
+
+
+def runs_everything(file: str, line: int) -> bool:
+    """Whether that line is a framework's call, under which everything is: ``trainer.train()``, ``trainer.fit(…)``."""
+    return _RUNS.search(linecache.getline(file, line)) is not None
 
 
 def stop_of(evidence: Evidence) -> Stop | None:
@@ -68,7 +72,7 @@ def stop_of(evidence: Evidence) -> Stop | None:
     whole_s = timing.elapsed + beside * _middle(record) + sum(timing.aside.values())
     steps = timing.steps + beside
     seconds = min(sum(each.seconds for each in here), whole_s - steps * _middle(record))
-    return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count, count)
+    return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count)
 
 
 def _seen(record: RunRecord) -> list[Pause]:
@@ -78,7 +82,7 @@ def _seen(record: RunRecord) -> list[Pause]:
         for each in record.call_sites
         if each.kind in _STEP and each.calls_per_step >= _EACH_STEP
     }
-    own = {(file, line) for file, line in own if not _RUNS.search(linecache.getline(file, line))}
+    own = {place for place in own if not runs_everything(*place)}
     rows = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
     rows = [each for each in rows if each.cause or not _is_a_step(each)]
     return [each for each in rows if not any((site.file, site.line) in own for site in each.sites)]
@@ -87,9 +91,7 @@ def _seen(record: RunRecord) -> list[Pause]:
 def _is_a_step(pause: Pause) -> bool:
     """Whether a framework, or a model, was at work: of a step that is long, maybe by its batch, and nothing else."""
     inner = pause.sites[0]
-    if _RUNS.search(linecache.getline(inner.file, inner.line)):
-        return True
-    return any(site.function in _FUNCTIONS_OF_STEPS for site in pause.sites)
+    return runs_everything(inner.file, inner.line) or any(site.function in _FUNCTIONS_OF_STEPS for site in pause.sites)
 
 
 def without_others(record: RunRecord, pauses: Pauses, cause: str) -> Pauses:

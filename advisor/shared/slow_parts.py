@@ -65,8 +65,6 @@ _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less C
 # of 8 bytes up to twice as much (one thread, AVX-512): 1 for each so many, of which this is the lesser. Of 1,280, in
 # half of a fetch for which a step waited 56 % of its time, 1.07 was left of 1.19.
 _TAPS, _LEAST_TIMES, _MOST_TIMES = 600, 3.0, 20.0
-
-
 # A batch opens its files so many times each, and reads so many times as many bytes as it has: they are read whole, for
 # one of their samples. A part that is read by itself is not, and a picture has more bytes than its file.
 _AGAIN, _WHOLE = 2.0, 4.0
@@ -98,8 +96,7 @@ def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPar
     found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
     found = found or _never_kept(loader)
     found = found or _makes_again(loader) or _asks_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
-    found = found or _files_again(loader)
-    return found or _loop(facts, loader)
+    return found or _files_again(loader) or _loop(facts, loader)
 
 
 def short_name(part: FetchPart) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LONGEST_BODY = 24  # operators: what does more for each parameter is more than an average or a norm
 _LARGE = 1 << 16  # elements: buffers of norms are small
+# The operators of a round that moves an average.
 _AVERAGES = ({"aten::lerp_"}, {"aten::mul_", "aten::add_"})
 _FITS = 0.9  # of the rounds: their tensors have the shape of a parameter
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -56,6 +57,11 @@ class ParameterLoop:
     work_s: float
     alike: bool
     untrained: float = 0.0
+
+    @property
+    def averages(self) -> bool:
+        """Whether its rounds are those of an average that moves, by their operators."""
+        return _averages(self.operators)
 
 
 @dataclass(frozen=True)
@@ -184,8 +190,11 @@ def _fits(detail: Trace, run: _Run, shapes: set[Shape]) -> bool:
     """
     rows = run.rows.reshape(-1, run.period).tolist()
     fits = sum(any(shape in shapes for row in each for shape, _ in _tensors(detail, row)[:1]) for each in rows)
-    averages = any(names <= set(run.names(detail)) for names in _AVERAGES)
-    return fits >= (1 if averages else _FITS * len(rows))
+    return fits >= (1 if _averages(run.names(detail)) else _FITS * len(rows))
+
+
+def _averages(operators: tuple[str, ...]) -> bool:
+    return set(operators) in _AVERAGES
 
 
 def _untrained(detail: Trace, runs: list[_Run], shapes: set[Shape]) -> float:

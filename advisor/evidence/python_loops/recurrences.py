@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _LEAST_ROUNDS = 32  # each time: of fewer little is won
 _OF_STATES = ("aten::mul", "aten::mul_", "aten::lerp", "aten::lerp_", "aten::add", "aten::addcmul")
-_COLLECTS = frozenset(("append", "item"))
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _keeps(node: ast.stmt) -> bool:
     """Whether a statement only keeps a state: ``states.append(h)``, ``out[:, t] = h``."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
-        return last_name(call.func) in _COLLECTS and all(isinstance(each, ast.Name) for each in call.args)
+        return last_name(call.func) == "append" and all(isinstance(each, ast.Name) for each in call.args)
     return (
         isinstance(node, ast.Assign)
         and len(node.targets) == 1

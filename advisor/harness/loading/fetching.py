@@ -102,6 +102,7 @@ class Looks:
             alike = _samples(index) == self._whole.get(key) and not compiled_frames()
             single = alike and threading.current_thread() is threading.main_thread()
             return self._single(original, fetcher, index, loader) if single else original(fetcher, index)
+        reading = Reading()
         try:
             look = self._look(kind, key, fetcher.dataset)
         except Exception:
@@ -111,7 +112,6 @@ class Looks:
         collate = getattr(fetcher, "collate_fn", None)
         if callable(collate):
             fetcher.collate_fn = look.collating(collate)
-        reading = Reading()
         try:
             with look, reading:
                 return original(fetcher, index)
