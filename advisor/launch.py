@@ -188,9 +188,10 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     if record.complete:
         return None
     if options.total_steps:
-        if options.training is None or record.steps >= 2 or record.failure is not None:
+        if (options.training is None and not options.turns) or record.steps >= 2 or record.failure is not None:
             return None
-        return "what ends its steps is another thing than in the run before it", replace(options, training=None)
+        why = "what ends its steps is another thing than in the run before it"
+        return why, replace(options, training=None, turns=0)
     training, steps = training_of(record), record.steps
     if training is not None and options.training is None and steps < _FEW and record.training_steps:
         steps = max(
@@ -198,7 +199,8 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
         )  # of several trainings that are all too short the longest, not a last few steps
         training = len(record.training_steps) - 1 - record.training_steps[::-1].index(steps)
     if steps >= 2:
-        cut = replace(options, total_steps=steps, training=training)
+        turns = record.turns if record.step_kind in ("loader", "forward") else 0
+        cut = replace(options, total_steps=steps, training=training, turns=turns)
         same = training in (None, record.training)
         if options.windows == "timing" and same and (Plan(cut).timing or 0) <= record.timing.steps:
             return None  # its timing window would be no longer: `measure` would keep this one's times

@@ -110,6 +110,14 @@ class PythonLoopOverSamples(Rule):
                 "by torch.where(mask[:, t], new, old)."
             )
             return Advice(text, "how samples of different lengths go together only their author can tell")
+        if finding.parameters.get("recurs"):
+            text = (
+                f"Draw all samples of the loop at {at(finding.site)} together: give what the loop inside begins with "
+                "k rows for each of its own, state.repeat_interleave(k, 0), go through it once, and take the samples "
+                "apart behind it, paths.unflatten(0, (-1, k)); in pieces of k where they do not fit into memory. The "
+                "numbers drawn are others."
+            )
+            return Advice(text, "what the loop inside begins with only their author can tell")
         if finding.parameters.get("draws"):
             text = (
                 f"Give the tensors of the loop at {at(finding.site)} one dimension more, for its rounds: "
@@ -184,6 +192,20 @@ for _ in range(k):  # <-
             after="",
             parameters={"draws": True},
             advice="torch.randn(k, *x.shape)",
+        ),
+        Example(
+            before="""
+for _ in range(k):  # <-
+    h, last, path = state, now, []
+    for _ in range(hours):
+        h = cell(last, h)
+        last = mean(h) + scale(h) * torch.randn_like(last)
+        path.append(last)
+    paths.append(torch.cat(path, 1))
+""",
+            after="",
+            parameters={"draws": True, "recurs": True},
+            advice="state.repeat_interleave(k, 0)",
         ),
         Example(
             before="""
@@ -360,9 +382,11 @@ def _of_draws(evidence: Evidence) -> Finding | None:
     found = draw_loop(evidence, text_of)
     if found is None:
         return None
-    place, taken = found
+    place, taken = found.site, found.taken
     if _remembers(evidence, place):
         return None
+    rounds = taken.rounds / taken.times if found.recurs else taken.rounds
+    each = f", {taken.times:.0f} rounds of its own each time" if found.recurs else ""
     spent = (taken.forward_s + taken.backward_s) / evidence.inflation
     gain = Gain.of(evidence.what_if(Change(remove_host_s=at_once_s(evidence, taken))))
     if gain.likely < _LEAST_OF_CALLS:
@@ -371,17 +395,17 @@ def _of_draws(evidence: Evidence) -> Finding | None:
         rule=PythonLoopOverSamples.id,
         title="Draw all samples at once, not in a Python loop",
         summary=f"The loop at {at(place)} draws and computes the same {taken.operators:.0f} operators "
-        f"{taken.rounds:.0f} times in every step, {spent * 1e3:.1f} ms with their backward; no round needs another.",
+        f"{rounds:.0f} times in every step{each}, {spent * 1e3:.1f} ms with their backward; no sample needs another.",
         gain=gain,
         evidence={
             "loop_s": spent,
-            "rounds_per_step": taken.rounds,
+            "rounds_per_step": rounds,
             "operators_per_round": taken.operators,
             "work_share": taken.work_share,
             "step_s": evidence.step_s,
         },
         site=place,
-        parameters={"draws": True},
+        parameters={"draws": True, "recurs": found.recurs},
         safety=Safety.BEHAVIOUR,
     )
 

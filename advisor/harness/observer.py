@@ -229,6 +229,7 @@ class Observer:
                 record.nonfinite_parameters = self.windows.nonfinite_parameters()
                 if record.device.type == "cpu" and failure is None and self._options.windows != "timing":
                     record.environment.rates = rates.rates(self._torch)
+                    record.environment.flop_per_s = rates.flop_per_s(self._torch)
                     record.environment.fault_s = rates.fault(self._torch)
                     record.environment.more_threads = rates.more_threads(self._torch, record.environment.usable_cpus)
             except Exception as error:  # a fact that cannot be had must not cost the run

@@ -18,6 +18,7 @@ _PATIENCE_SECONDS = 30.0
 _PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
 _LEAST_GRADIENTS = 3  # taken with no module called: by then the hooks of those that there are would have seen one
 _MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
+_MOST_CALLS = 4096  # the same of models: fifty samples of a future are drawn hour by hour, one cell called for each
 _MOST_ONCE = 3  # times that what comes once in a step may come before its turn is over: in a step that was cut short
 
 
@@ -55,8 +56,8 @@ class LeastFrequent:
     ``keep_first`` (things that begin a step), else go to the newcomer (things that end one).
     """
 
-    def __init__(self, keep_first: bool) -> None:
-        self._keep_first = keep_first
+    def __init__(self, keep_first: bool, most_turns: int = _MOST_TURNS) -> None:
+        self._keep_first, self._most_turns = keep_first, most_turns
         self._counts: dict[Hashable, int] = {}
         self._known: set[Hashable] = set()
         self._since: dict[Hashable, int] = {}  # events of each since the boundary last came
@@ -83,7 +84,7 @@ class LeastFrequent:
                 if silent:
                     self._counts = {key: 1}
                 else:
-                    self._ratio = max(self._ratio, min(theirs // mine, _MOST_TURNS))
+                    self._ratio = max(self._ratio, min(theirs // mine, self._most_turns))
         self._known.add(key)
         if key != self.chosen:
             return False
@@ -105,7 +106,7 @@ class StepFinder:
         self._expects_training: bool | None = None
         self._optimizers = LeastFrequent(keep_first=False)
         self._loaders = LeastFrequent(keep_first=True)
-        self._forwards = LeastFrequent(keep_first=True)
+        self._forwards = LeastFrequent(keep_first=True, most_turns=_MOST_CALLS)
         self.optimizer_made = False
         self.seen = {"optimizer_steps": 0, "batches": 0, "forwards": 0}
         self._forwards_since_batch = 0
@@ -119,6 +120,7 @@ class StepFinder:
         # How often another optimizer has come to end the steps. Unlike what batches and forwards are taken for, which
         # time decides, too, this is the same in every run of a script.
         self.training = 0
+        self.turns = 0  # how often something else has come to be the batch or the forward that begins a step
 
     @property
     def boundary_optimizer(self) -> Hashable | None:
@@ -158,6 +160,7 @@ class StepFinder:
             return False
         boundary = self._loaders.event(key)
         self.restarted = self._loaders.switched
+        self.turns += self.restarted
         return boundary
 
     def before_forward(self, key: Hashable, grad_enabled: bool, another: bool = False) -> bool:
@@ -181,6 +184,7 @@ class StepFinder:
         self.restarted = self._forwards.switched
         if self._passes_seen and not self._passes_known:  # a step is more than what it was taken for so far
             self.restarted = self._passes_known = True
+        self.turns += self.restarted
         return boundary
 
     @property

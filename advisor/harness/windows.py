@@ -360,7 +360,7 @@ class Windows:
         if self._skip > 0:
             self._skip -= 1
             return
-        if self.finder.training < (self._options.training or 0):
+        if self.finder.training < (self._options.training or 0) or self.finder.turns < self._options.turns:
             return
         self.boundaries += 1
         if self.phase == "timing":
@@ -459,7 +459,7 @@ class Windows:
         another = self.finder.training > self.record.training
         if another:
             self.record.training_steps.append(self.boundaries)
-        self.record.training = self.finder.training
+        self.record.training, self.record.turns = self.finder.training, self.finder.turns
         self._forget_measured("what ends a step changed")
         if another:
             self.sites.forget()

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from advisor.evidence.python_loops.drawn_rounds import loops_that_draw
+from advisor.evidence.python_loops.drawn_rounds import loop_around, loops_that_draw
 
 APART = {
     "samples of a posterior": "for _ in range(k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",
@@ -55,3 +55,56 @@ def test_loops_of_functions_are_not_those_of_the_script() -> None:
     text = "def f(x):\n    return [net(x) for _ in range(9)]\n\n\nfor _ in range(k):\n    a.append(net(noise()))\n"
     assert loops_that_draw(text, 0) == [5]
     assert loops_that_draw(text, 1) == [2]
+
+
+FUTURE = """
+def sample(self, state, last):
+    path = []
+    for _ in range(self.hours):
+        state = self.cell(last, state)
+        last = self.mean(state) + torch.randn_like(last)
+        path.append(last)
+    return torch.cat(path, 1)
+
+
+def forecast(self, state, last):
+    return torch.stack([self.sample(state, last) for _ in range(50)])
+
+
+def inline(self, start, last):
+    for _ in range(50):
+        state = start
+        for _ in range(self.hours):
+            state = self.cell(last, state)
+        paths.append(state)
+
+
+def play(self, env):
+    for _ in range(50):
+        env.reset()
+        self.sample(env.state, env.last)
+
+
+def chain(self, state, last):
+    for _ in range(50):
+        state = self.sample(state, last)
+
+
+def by_number(self, state, last):
+    return [self.sample(state + number, last) for number in range(50)]
+"""
+
+
+def line_of(part: str) -> int:
+    return next(at for at, line in enumerate(FUTURE.splitlines(), 1) if part in line)
+
+
+@pytest.mark.parametrize(("function", "called"), [("forecast", "sample"), ("inline", "")])
+def test_the_loop_that_draws_one_future_after_another(function: str, called: str) -> None:
+    begins = line_of(f"def {function}(")
+    assert loop_around(FUTURE, begins, called) == begins + 1
+
+
+@pytest.mark.parametrize("function", ["play", "chain", "by_number", "sample"])
+def test_no_loop_whose_rounds_need_each_other_draws_futures(function: str) -> None:
+    assert loop_around(FUTURE, line_of(f"def {function}("), "sample") is None

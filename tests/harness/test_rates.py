@@ -42,19 +42,20 @@ def test_a_run_measures_that_bfloat16_is_emulated(tmp_path: Path) -> None:
 def test_nothing_of_the_script_changes(tmp_path: Path) -> None:
     code = """
 import torch
-from advisor.harness.machine.rates import rates
+from advisor.harness.machine.rates import flop_per_s, rates
 
 torch.manual_seed(3)
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(2)
 expected = torch.get_rng_state()
 with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
-    found = rates(torch)
+    found, rate = rates(torch), flop_per_s(torch)
     assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
 assert torch.equal(torch.get_rng_state(), expected)
 assert torch.get_default_dtype() == torch.float64 and torch.get_num_threads() == 2
 assert all(ratio > 0 for each in found.values() for ratio in each.values()), found
 assert "bfloat16" in found
+assert 1e9 < rate < 1e12, rate  # one thread's, from a small board's to well above any processor's
 """
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr

@@ -108,6 +108,15 @@ def test_of_many_that_come_once_in_each_step_the_first_begins_it() -> None:
     assert begun == [7] * 6
 
 
+def test_a_model_that_comes_once_for_a_thousand_calls_of_another_begins_the_steps() -> None:
+    finder = StepFinder("auto", trains=lambda: False)
+    events = ["encode", *["cell"] * 1200] * 4
+    begun = [at for at, key in enumerate(events) if finder.before_forward(key, False) and key == "encode"]
+    assert begun == [0, 1201, 2402, 3603]
+    assert not any(finder.before_forward("cell", False) for _ in range(1200))
+    assert finder.turns == 2  # to the cell, after a few, and back
+
+
 @pytest.mark.parametrize("steps", [*range(2, 40), 100, 1000])
 def test_a_plan_for_a_short_script_uses_no_more_intervals_than_there_are(steps: int) -> None:
     plan = Plan(Options(total_steps=steps))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.python_loops.inlined import with_methods_in_loops
 from advisor.evidence.python_loops.rounds import TRAINS
 
 _CELL, _WHOLE = "LSTMCell", "LSTM"
@@ -34,7 +35,7 @@ def cell_loops(text: str) -> tuple[CellLoop, ...] | None:
     parse.
     """
     try:
-        tree = ast.parse(text)
+        tree = with_methods_in_loops(ast.parse(text))
     except (SyntaxError, ValueError):
         return None
     cells, lists, wholes = set(_cells(tree)), set(_lists(tree)), set(_cells(tree, _WHOLE))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import flop_per_s
-from advisor.evidence.bindings import names_in
+from advisor.evidence.bindings import last_name
 from advisor.evidence.outside import users_callers
 from advisor.evidence.python_loops.called_from import keeps_state
 from advisor.evidence.python_loops.loops import SampleLoop, alike_loop
 from advisor.evidence.python_loops.reports import root_name
-from advisor.evidence.python_loops.rounds import Loop, calls_its_own, independent, line_of, over, scope_at
+from advisor.evidence.python_loops.rounds import TRAINS, Loop, calls_its_own, independent, line_of, over, scope_at
 from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
@@ -35,13 +35,24 @@ _CHANGES = frozenset(
     ("extend", "insert", "pop", "popleft", "appendleft", "push", "remove", "clear", "update", "setdefault", "put",
      "write", "sample_batch", "reset", "advance", "seed", "manual_seed", "synchronize")
 )  # fmt: skip
+_MODES = ("no_grad", "inference_mode", "autocast")
 _CLOCKS = ("time", "perf_counter", "monotonic", "perf_counter_ns", "process_time", "timer")
 
 
-def draw_loop(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[Site, SampleLoop] | None:
+@dataclass(frozen=True)
+class DrawLoop:
+    """Where it is, and what it costs. ``recurs``: each round holds a loop whose rounds need each other."""
+
+    site: Site
+    taken: SampleLoop
+    recurs: bool
+
+
+def draw_loop(evidence: Evidence, text_of: Callable[[str], str]) -> DrawLoop | None:
     """The longest loop of the step, if its rounds are alike, draw, and none needs another by the source.
 
-    `text_of` gives a file's text, "" where there is none.
+    Or the loop around it that draws one sample after another, each by as many rounds that do need each other (a future,
+    hour by hour). `text_of` gives a file's text, "" where there is none.
     """
     trace, detail, record = evidence.trace, evidence.detail, evidence.record
     if detail is None or record is None:
@@ -54,14 +65,22 @@ def draw_loop(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[Site, 
         return None
     if any(keeps_state(text_of(path), cls) for model in record.models for cls, path in model.own.items()):
         return None
-    places = {_place(users_callers(detail, row, record), text_of) for row in found.begins}
-    place = places.pop()
-    if place is None or places:
+    around = {tuple(users_callers(detail, row, record)) for row in found.begins}
+    callers = list(around.pop())
+    if around:
         return None
-    environment, taken = record.environment, found.taken
-    rate = _OF_PRODUCTS * flop_per_s(environment.cpu_flags) * max(1, environment.intraop_threads)
-    share = taken.work_share + found.flops / rate / max(taken.forward_s + taken.backward_s, 1e-9)
-    return Site(*place), replace(taken, work_share=min(1.0, share))
+    place, recurs, taken = _place(callers, text_of), False, found.taken
+    if place is None and found.even and taken.times > 1:
+        # Once all samples are drawn together, one run of the loop inside is left.
+        place, recurs, taken = _place_around(callers, text_of), True, replace(taken, times=taken.rounds / taken.times)
+    if place is None:
+        return None
+    environment = record.environment
+    per_thread = max(flop_per_s(environment.cpu_flags), environment.flop_per_s or 0.0)
+    rate = _OF_PRODUCTS * per_thread * max(1, environment.intraop_threads)
+    products = min(found.flops / rate, found.products_s)
+    share = taken.work_share + products / max(taken.forward_s + taken.backward_s, 1e-9)
+    return DrawLoop(Site(*place), replace(taken, work_share=min(1.0, share)), recurs)
 
 
 def _place(callers: list[tuple[str, int]], text_of: Callable[[str], str]) -> tuple[str, int] | None:
@@ -71,6 +90,49 @@ def _place(callers: list[tuple[str, int]], text_of: Callable[[str], str]) -> tup
         if loops:
             return (path, loops[0]) if len(loops) == 1 and loops[0] else None
     return None
+
+
+def _place_around(callers: list[tuple[str, int]], text_of: Callable[[str], str]) -> tuple[str, int] | None:
+    """File and line of the loop that draws around the innermost loop of these functions; none where it needs others."""
+    inner = next((at for at, (path, line) in enumerate(callers) if loops_that_draw(text_of(path), line)), None)
+    if inner is None or len(loops_that_draw(text_of(callers[inner][0]), callers[inner][1])) > 1:
+        return None
+    called = ""
+    for path, line in callers[inner:]:
+        text = text_of(path)
+        if (found := loop_around(text, line, called)) is not None:
+            return path, found
+        scope = scope_at(text, line)
+        if not isinstance(scope, ast.FunctionDef) or not _quiet(scope.body):
+            return None
+        called = scope.name
+    return None
+
+
+def loop_around(text: str, function: int, called: str) -> int | None:
+    """The line of the only loop that counts in the function that begins there and has another in it, or calls `called`.
+
+    None where its rounds need each other.
+    """
+    scope = scope_at(text, function)
+    if scope is None:
+        return None
+    found = []
+    for loop in (node for node in ast.walk(scope) if isinstance(node, _ALL)):
+        inside = [node for each in _body(loop) for node in ast.walk(each)]
+        calls = (node for node in inside if isinstance(node, ast.Call))
+        holds = any(last_name(each.func) == called for each in calls) if called else _loops_in(inside)
+        if holds and _counts(loop) and _apart(text, loop):
+            found.append(line_of(loop))
+    return found[0] if len(found) == 1 else None
+
+
+def _loops_in(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, (ast.For, ast.While)) for node in nodes)
+
+
+def _body(loop: Loop) -> list[ast.AST]:
+    return [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
 
 
 def loops_that_draw(text: str, function: int) -> list[int]:
@@ -109,8 +171,8 @@ _ALL = (ast.For, ast.ListComp, ast.GeneratorExp)
 def _counts(loop: Loop) -> bool:
     """``for _ in range(k)``: its rounds make nothing of their number."""
     target, source = over(loop)
-    body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
-    used = set[str]().union(*map(names_in, body))
+    names = (node for each in _body(loop) for node in ast.walk(each) if isinstance(node, ast.Name))
+    used = {each.id for each in names if isinstance(each.ctx, ast.Load)}
     counted = isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.func.id == "range"
     return counted and isinstance(target, ast.Name) and target.id not in used
 
@@ -119,7 +181,11 @@ def _apart(text: str, loop: Loop) -> bool:
     """Whether no round needs another: what :func:`independent` says, and nothing of the outside is changed in place."""
     if calls_its_own(loop) or not independent(text, loop):
         return False
-    body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
+    return _quiet(_body(loop))
+
+
+def _quiet(body: Sequence[ast.AST]) -> bool:
+    """Whether these change nothing that was there before, train nothing, and take no time."""
     nodes = [node for each in body for node in ast.walk(each)]
     own = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     for node in nodes:
@@ -127,14 +193,22 @@ def _apart(text: str, loop: Loop) -> bool:
             return False
         if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             return False
-        if isinstance(node, (ast.With, ast.Try)) or not isinstance(node, ast.Call):
-            if isinstance(node, (ast.With, ast.Try)):
-                return False
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            return False
+        if isinstance(node, ast.Try) or (isinstance(node, ast.With) and not _is_a_mode(node)):
+            return False
+        if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in _CHANGES or name in _CLOCKS or name.endswith(_DIFFERENTIATES):
+        if name in TRAINS or name in _CHANGES or name in _CLOCKS or name.endswith(_DIFFERENTIATES):
             return False
         in_place = name.endswith("_") and not name.endswith("__") and isinstance(node.func, ast.Attribute)
         if in_place and root_name(node.func) not in own | {""}:
             return False
     return True
+
+
+def _is_a_mode(block: ast.With) -> bool:
+    """Whether all that it does is to switch one of torch's modes: whatever is in it may be done for more rows."""
+    calls = (each.context_expr for each in block.items)
+    return all(isinstance(each, ast.Call) and last_name(each.func) in _MODES for each in calls)

@@ -79,13 +79,15 @@ class AlikeLoop:
     """A loop whose rounds are alike, with rows of the window with shapes: the first of each run, and one whole round.
 
     ``flops``: the operations of its products in a step, those of the backward among them, which are no part of
-    ``taken.work_share``.
+    ``taken.work_share``; ``products_s``: what they take now, with their calls. ``even``: its runs have as many rounds.
     """
 
     taken: SampleLoop
     begins: tuple[int, ...]
     round: Ints
     flops: float
+    products_s: float
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -225,8 +227,13 @@ def alike_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail:
     counted = count_within(detail, within & (operators.lane == operators.lane[shaped[0].inside[0]]), len(detail_steps))
     taken = _measured(trace, steps, nesting, stretches, detail, shaped, products_s=0.0)
     flops = (3.0 if taken.backward_s else 1.0) * sum(counted.by_dtype.values())
-    first = shaped[0]
-    return AlikeLoop(taken, tuple(int(each.inside[0]) for each in shaped), first.inside[: round(first.body)], flops)
+    first, begins = shaped[0], tuple(int(each.inside[0]) for each in shaped)
+    multiplies = names_like(trace, trace.operators.name, _works)
+    rows = np.concatenate([each.inside[multiplies[each.inside]] for each in stretches])
+    forward = float((trace.operators.end[rows] - trace.operators.start[rows]).sum()) / 1e9 / len(steps)
+    products_s = forward * (1.0 + taken.backward_s / max(taken.forward_s, 1e-9))
+    even = len({len(each.inside) for each in stretches}) == 1
+    return AlikeLoop(taken, begins, first.inside[: round(first.body)], flops, products_s, even)
 
 
 def _measured(
@@ -441,7 +448,7 @@ def _again(codes: Ints, start: int, end: int, period: int) -> list[tuple[int, in
 
 def _is_matrix(name: str) -> bool:
     short = name.removeprefix("aten::").strip("_")
-    return short in _MATRIX or any(word in short for word in ("conv", "attention", *_DECOMPOSES))
+    return short in _MATRIX or any(word in short for word in ("conv", "attention", "_cell", *_DECOMPOSES))
 
 
 def _works(name: str) -> bool:

@@ -157,6 +157,7 @@ class Options:
     # Which training of the script is measured (RunRecord's `training`): another run's. None: the first that is long
     # enough, else the last.
     training: int | None = None
+    turns: int = 0  # nothing is measured before (RunRecord's `turns`): known from another run
     min_steps: int = 20  # timing window: at least so many steps …
     min_seconds: float = 5.0  # … and so many seconds …
     max_seconds: float = 60.0  # … and at most so many seconds
@@ -205,6 +206,9 @@ class RunRecord:
     # several trainings.
     training: int = 0
     training_steps: list[int] = field(default_factory=list)  # of each training, the last one included
+    # How often another loader, or another model, had come to begin the steps before: of a decoder that is called fifty
+    # times for each batch that is encoded, its calls are taken for the steps until the second batch.
+    turns: int = 0
     step_kind: str = ""  # optimizer | loader | forward | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)

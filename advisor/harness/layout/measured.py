@@ -123,6 +123,7 @@ class Environment:
     openblas_threads: int | None = None  # of NumPy's products; None where it has no OpenBLAS
     glibc: str = ""  # its version, whose malloc serves the process; "" where another C library does
     page_size: int = 4096
+    flop_per_s: float | None = None  # likewise: that one thread multiplies large float32 matrices with (machine/rates)
     fault_s: float | None = None  # of a run on a CPU, measured: to touch a page anew instead of again (machine)
     huge_pages: bool = False  # the kernel maps more than a page at a time, unasked
     shm_bytes: int | None = None  # free in /dev/shm

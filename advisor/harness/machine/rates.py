@@ -42,6 +42,14 @@ def rates(torch: Any) -> dict[str, dict[str, float]]:
     return found
 
 
+def flop_per_s(torch: Any) -> float:
+    """FLOP per second that one thread multiplies two matrices of 512 rows with, in float32; the best of a few calls."""
+    with _threads(torch, 1), torch.inference_mode(), torch.autocast("cpu", enabled=False):
+        matrix = torch.ones(512, 512, dtype=torch.float32, device="cpu")
+        best = min(_seconds(lambda: torch.mm(matrix, matrix)) for _ in range(_PAIRS))
+    return 2.0 * 512**3 / best
+
+
 def more_threads(torch: Any, cores: float) -> dict[str, float]:
     """How many times as fast work is with a thread for each core as with the script's fewer; empty where all are used.
 
