@@ -42,16 +42,19 @@ class Called:
 
 
 class Calls:
-    """The outermost operators of the detail window's steps, outside of the backward, by thread and in order."""
+    """The outermost operators of the detail window's steps, outside of the backward, by thread and in order.
 
-    def __init__(self, trace: Trace) -> None:
+    Those of the optimizers are aside, too, without `optimizers`.
+    """
+
+    def __init__(self, trace: Trace, optimizers: bool = False) -> None:
         self.trace, self.nesting, self.steps = trace, Nesting(trace), step_windows(trace)
         operators = trace.operators
         self._step = assign(self.steps, operators.start)
         self._in_steps = self._step >= 0
         host = Host(trace, self.steps)
-        aside = host.backward.union(host.optimizer).contains(operators.start)
-        outer = np.flatnonzero(self._in_steps & (self.nesting.parent < 0) & ~aside)
+        aside = host.backward if optimizers else host.backward.union(host.optimizer)
+        outer = np.flatnonzero(self._in_steps & (self.nesting.parent < 0) & ~aside.contains(operators.start))
         lanes: list[Ints] = [outer[operators.lane[outer] == lane] for lane in np.unique(operators.lane[outer])]
         self.threads = [rows[np.argsort(operators.start[rows], kind="stable")].tolist() for rows in lanes]
 

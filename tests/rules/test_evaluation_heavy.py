@@ -153,3 +153,19 @@ def test_logits_of_which_metrics_take_the_largest_need_not_be_kept(
     (finding,) = found(made, tmp_path)
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and ("metrics() takes the largest" in fix.text) is said
+
+
+@pytest.mark.parametrize("takes", ["argmax(-1)", "max(-1)"])
+def test_logits_need_not_be_kept_however_seldom_evaluations_are(takes: str, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(METRICS.format(takes=takes) + TRAINS.format(more=""))
+    made = evaluating(scene, 5.0, 60.0, every=10, count=1)
+    made.call("TrainingArguments", 7, per_step=0.0, values={"eval_strategy": "steps", "eval_steps": 10})
+    made.record.modules = {str(script): "__main__"}
+    made.record.total_steps = 20  # two evaluations, of which none is to go
+    reported = found(made, tmp_path)
+    assert len(reported) == (takes == "argmax(-1)")
+    for finding in reported:
+        fix = RULE.fix(finding, Sources())
+        assert isinstance(fix, Advice) and fix.text.startswith("metrics() takes the largest")
+        assert finding.gain.likely == pytest.approx(110 / 80, rel=0.01)

@@ -76,10 +76,10 @@ def _of_rows(draft: Draft, node: cst.BaseExpression, total: str) -> str:
         if right and isinstance(node.right, cst.BinaryOperation) and isinstance(node.right.operator, _LINEAR):
             right = f"({right})"
         return f"{left} {sign} {right}" if left and right else ""
-    sides = _sides(draft, node)
+    sides = product_sides(draft, node)
     if sides is None or "#" in draft.code(node):
         return ""
-    return f"({_factor(draft, sides[0])} * {_transposed(draft, sides[1])}){total}"
+    return f"({_factor(draft, sides[0])} * {transposed(draft, sides[1])}){total}"
 
 
 def _products(node: cst.BaseExpression) -> int:
@@ -88,7 +88,8 @@ def _products(node: cst.BaseExpression) -> int:
     return 1
 
 
-def _sides(draft: Draft, node: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+def product_sides(draft: Draft, node: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """What is multiplied there, as matrices; None where nothing is."""
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
         return node.left, node.right
     if not isinstance(node, cst.Call) or any(each.keyword or each.star for each in node.args):
@@ -109,7 +110,7 @@ def _factor(draft: Draft, node: cst.BaseExpression, right: bool = False) -> str:
     return code if node.lpar or not loose or (product and not right) else f"({code})"
 
 
-def _transposed(draft: Draft, node: cst.BaseExpression) -> str:
+def transposed(draft: Draft, node: cst.BaseExpression) -> str:
     """The code of an expression's transpose: without the one that it has, if that is written."""
     if isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT"):
         return _factor(draft, node.value, right=True)

@@ -1,0 +1,158 @@
+"""A Gram matrix of the longer side is found in a real run, and the shorter side gives the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.edit import Draft, Drafts, Edit, Sources
+from advisor.edit.algebra.grams import grams, is_penalty, turn
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Finding
+from rules.gram_side import GramSide
+from tests.conftest import PYTHON, QUICK
+
+LOOP = """
+def orthogonal(g, steps=5):
+    x = g / (g.norm() + 1e-7)
+    for _ in range(steps):
+        s = x @ x.{t}
+        x = 3.4445 * x + (-4.775 * s + 2.0315 * s @ s) @ x
+    return {end}
+"""
+
+
+def drafted(code: str) -> Draft:
+    return Drafts(Sources({"/nowhere/train.py": code}))["/nowhere/train.py"]
+
+
+@pytest.mark.parametrize("t", ["mT", "T", "t()", "transpose(-2, -1)"])
+@pytest.mark.parametrize("end", ["x", "x.to(g.dtype)"])
+@pytest.mark.parametrize("shape", [(40, 8), (8, 40)])
+def test_a_turned_matrix_gives_the_same(t: str, end: str, shape: tuple[int, int]) -> None:
+    code = LOOP.format(t=t, end=end)
+    draft = drafted(code)
+    (gram,) = grams(draft, 2)
+    assert turn(draft, gram) == ""
+    values = []
+    for text in (code, draft.render()):
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        torch.manual_seed(0)
+        values.append(scope["orthogonal"](torch.randn(shape)))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("what", "otherwise"),
+    [
+        ("return x", "return x, s"),
+        ("return x", "print(x.shape)\n    return x"),
+        ("    x = g /", "    eye = torch.eye(len(g))\n    x = g /"),
+        ("x @ x.mT", "x.mT @ x"),
+        ("    for _ in range(steps):\n        s", "    if steps:\n        s"),
+    ],
+)
+def test_what_else_is_of_the_longer_side_stays(what: str, otherwise: str) -> None:
+    code = LOOP.format(t="mT", end="x")
+    assert what in code
+    draft = drafted(code.replace(what, otherwise))
+    (gram,) = grams(draft, 2)
+    assert turn(draft, gram) and not draft.changed
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = ((w @ w.T - torch.eye(len(w))) ** 2).sum()", True),
+        ("loss = (torch.mm(w, w.t()) - eye).pow(2).mean()", True),
+        ("gram = w @ w.T\n    loss = (gram - eye).square().sum()", True),
+        ("gram = w @ w.T\n    loss = (gram - eye).square().sum() + gram.trace()", False),
+        ("loss = (w @ w.T - eye).norm()", False),
+        ("loss = (w @ w.T).square().sum()", False),
+    ],
+)
+def test_squared_distances_from_the_identity(body: str, expected: bool) -> None:
+    draft = drafted(f"import torch\n\ndef f(w, eye):\n    {body}\n    return loss\n")
+    (gram,) = grams(draft, 3)
+    assert is_penalty(draft, gram) is expected
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+def orthogonal(g, steps):
+    x = g / (g.norm() + 1e-7)
+    for _ in range(steps):
+        s = x @ x.mT
+        x = 3.4445 * x + (-4.775 * s + 2.0315 * s @ s) @ x
+    return x
+
+class Turned(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, dict(lr=0.01))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(orthogonal(p.grad, 5), alpha=group["lr"])
+
+def penalty(w):
+    return ((w @ w.T - torch.eye(len(w))) ** 2).sum()
+
+def similar(x):
+    return (x @ x.T).softmax(-1) @ x
+
+model = nn.Linear({columns}, {rows}, bias=False)
+optimizer = {optimizer}
+for step in range(400):
+    optimizer.zero_grad()
+    loss = model({given}).square().mean(){more}
+    loss.backward()
+    optimizer.step()
+"""
+SGD = "torch.optim.SGD(model.parameters(), lr=1e-3)"
+
+
+def findings(folder: Path, **parts: Any) -> tuple[Path, list[Finding]]:
+    given = {"columns": 96, "rows": 384, "optimizer": SGD, "more": "", "given": "torch.randn(4, 96)"} | parts
+    script = folder / "train.py"
+    script.write_text(SCRIPT.format(**given))
+    command = Command(str(script), python=PYTHON, cwd=str(folder))
+    return script, list(GramSide().check(Evidence.from_run(measure(command, folder / "run", QUICK, timeout=240))))
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_orthogonalizes_tall_updates(tmp_path: Path) -> None:
+    script, (finding,) = findings(tmp_path, optimizer="Turned(model.parameters())")
+    assert finding.site is not None and finding.site.line == 8
+    assert finding.evidence["longer"] == 384 and finding.evidence["shorter"] == 96
+    assert finding.gain.likely > 2
+    fix = GramSide().fix(finding, Sources())
+    assert isinstance(fix, Edit) and "is_tall = x.size(-2) > x.size(-1)" in fix.diff(str(script.parent))
+
+
+@pytest.mark.slow
+def test_a_penalty_on_the_longer_side(tmp_path: Path) -> None:
+    _, (finding,) = findings(tmp_path, more=" + penalty(model.weight)")
+    assert finding.site is not None and finding.site.line == 23
+    assert isinstance(GramSide().fix(finding, Sources()), Advice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"optimizer": "Turned(model.parameters())", "columns": 384, "rows": 96,
+                      "given": "torch.randn(4, 384)"}, id="wide already"),
+        pytest.param({"more": " + similar(model.weight).mean()"}, id="attention to itself"),
+    ],
+)  # fmt: skip
+def test_what_is_needed_as_it_is(parts: dict[str, Any], tmp_path: Path) -> None:
+    assert findings(tmp_path, **parts)[1] == []
