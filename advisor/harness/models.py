@@ -110,6 +110,7 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
+        self._first_method = ""
         self._first: tuple[int, int] | None = None  # identity of a step's first module, and the rows that it was given
         self.rows_differ = False  # another module of the same step was given another number of them
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
@@ -534,6 +535,7 @@ class Models:
         model = id(module) if record is None else id(record)
         # Of a decoder's steps and the encoding before them the rarer one begins a step.
         self._listener.before_forward(module, site, (model, method) if method else model, shape, another)
+        self._count_rows(module, tensors, shape, method)
         if shape:  # the step that this forward ended is over: it belongs to the next one
             key, rows = self._first = self._first or (id(module), shape[0])
             other = key != id(module) and rows != shape[0]
@@ -580,14 +582,19 @@ class Models:
                 self._records.ask_padding(module, tensors)
             self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
-        # Parts are given one batch after the other.
-        if self._parts is None or not self.samples or (self._headless and not self._is_part(module)):
-            self._add_rows(next((each for each in tensors if each.dim()), None), shape)
         return tensors, shape
 
     def begin_interval(self) -> None:
         """Count samples anew."""
         self.samples, self._first, self.rows_differ = 0, None, False
+
+    def _count_rows(self, module: Any, tensors: list[Any], shape: list[int] | None, method: str) -> None:
+        """Count what a model is given, unless another part, or another method, was given the same batch before it."""
+        if not self.samples:
+            self._first_method = method
+        another_part = self._parts is not None and (not self._headless or self._is_part(module))
+        if not self.samples or not (another_part or (method and method != self._first_method)):
+            self._add_rows(next((each for each in tensors if each.dim()), None), shape)
 
     def _add_rows(self, first: Any, shape: list[int] | None) -> None:
         """Add the rows of a model's first input to the step's samples, once: it may be called again with the same."""

@@ -261,3 +261,46 @@ def test_a_loader_that_fetches_ahead_does_not_have_the_parts_taken_for_the_model
     command = Command(str(script), python=PYTHON, cwd=str(tmp_path))
     record = measure(command, tmp_path / "run", replace(QUICK, step="loader"), timeout=120).record
     assert [model.cls for model in record.models if model.calls] == ["Net"]
+
+
+FUTURES = """
+import torch
+from torch import nn
+
+class Forecaster(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.cell, self.head = nn.GRU(1, 16, batch_first=True), nn.GRUCell(1, 16), nn.Linear(16, 1)
+
+    def encode(self, past):
+        return self.encoder(past)[1][0]
+
+    def sample(self, state, last):
+        for _ in range(6):
+            state = self.cell(last, state)
+            last = self.head(state) + torch.randn_like(last)
+        return last
+
+model = Forecaster().eval()
+with torch.inference_mode():
+    for past in torch.randn(8 * {batches}, 12, 1).split(8):
+        state = model.encode(past)
+        {futures}
+"""
+ONE_BY_ONE = "torch.stack([model.sample(state, past[:, -1]) for _ in range(30)])"
+TOGETHER = "model.sample(state.repeat(30, 1), past[:, -1].repeat(30, 1))"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("futures", [ONE_BY_ONE, TOGETHER], ids=["one by one", "together"])
+@pytest.mark.parametrize("batches", [40, 20000])
+def test_a_batch_that_is_encoded_once_is_a_step_of_as_many_samples(
+    futures: str, batches: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "forecast.py"
+    script.write_text(FUTURES.format(futures=futures, batches=batches))
+    record = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    assert record.timing.samples_per_step == 8
+    # A script that is over too early is run again: its steps are those of the first run, not what comes thirty times.
+    profile = next(each for each in record.windows if each.name == "profile")
+    assert profile.elapsed / profile.steps > 0.5 * (record.timing.median_s or 0.0)
