@@ -27,9 +27,9 @@ _LEAST_GAIN = 1.15
 _NUMBER_S = {True: 40e-9, False: 10e-9}  # by whether it is trained
 _ELEMENT_S = 20e-6
 # On two cores with AVX-512 (and AMX, which float32 does not use) six such sizes took 1/1.3 to 1/2.8 of that, this on
-# the mean. Seven on two cores that multiply 1.5 times as fast as those: 1/1.2 to 1/1.9 of that again in training, 1/1.7
-# to 1/2.2 without.
-_WITH_AVX512 = 0.55
+# the mean. Seven on two cores that multiply 1.5 times as fast as those: 1/1.2 to 1/2 of that again in training, without
+# 1/1.9 to 1/2.3.
+_WITH_AVX512, _UNTRAINED = 0.55, 0.75
 # What else a round does, embed an element and project its output, is done to all of them at once, and this part goes: a
 # prior, of one script that gained 6.7, with it 2.7 to 5.3 are predicted, without it 1.4 to 2.4 were.
 _ROUND = 0.7
@@ -126,7 +126,8 @@ def _whole_s(environment: Environment, found: Cells) -> float:
     for calls, rows, inputs, width in found.sizes:
         flops = 2.0 * rows * 4 * width * (inputs + width) * (3 if trained else 1)
         total += calls * (flops / rate + rows * width * _NUMBER_S[trained] + _ELEMENT_S)
-    return total * (_WITH_AVX512 if "avx512f" in environment.cpu_flags else 1.0) / faster
+    wide = _WITH_AVX512 if "avx512f" in environment.cpu_flags else 1.0
+    return total * wide / faster * (1.0 if trained or not environment.flop_per_s else _UNTRAINED)
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,21 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Sixteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
-    samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
-    each time: a bank of filters, or data that a property scales whenever it is read. Or what a sample's own object is
-    asked it computes anew, several times for one sample, or in every epoch. A cache of the script's own is filled under
-    another key than it is asked for, and never has anything; or it keeps fewer files than the samples of a batch come
-    from in turn, and each is read whole, again, for one of them. Rows of a sparse matrix of SciPy's are taken out one
-    by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no core is left
-    for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms in each epoch,
-    and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which a later
-    ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper
-    after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide Gaussian blur
-    of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much, for one sample
-    after another, where a cheaper version, one on tensors, or one for whole batches on the device would do. A few
-    fetches before the measurement are timed by line and by transform, in whatever process makes them.
+    Seventeen things make it slow. A file of text (JSON, CSV) is read anew for each sample. Words are looked up in a
+    list, which is gone through from its beginning for each of them. What is the same for all samples is read each time:
+    a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made each time: a bank of filters,
+    or data that a property scales whenever it is read. Or what a sample's own object is asked it computes anew, several
+    times for one sample, or in every epoch. A cache of the script's own is filled under another key than it is asked
+    for, and never has anything; or it keeps fewer files than the samples of a batch come from in turn, and each is read
+    whole, again, for one of them. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few
+    samples, which would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures that
+    one of torchvision's datasets has in memory go through the same transforms in each epoch, and rows of one of Hugging
+    Face's become tensors anew. A transform works on a large picture of which a later ``Resize`` or crop leaves a small
+    part: a change of colours costs as much per pixel, so it is as many times cheaper after it. A loop in Python works
+    on pieces of a tensor, and each piece pays for several calls. A wide Gaussian blur of torchvision's multiplies the
+    whole square around each pixel. Or a transform simply computes much, for one sample after another, where a cheaper
+    version, one on tensors, or one for whole batches on the device would do. A few fetches before the measurement are
+    timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it, and have cores of their own (then nothing is reported); a smaller picture
     gives the transform another meaning (a blur or noise of a fixed size, the corners that a rotation leaves black:
@@ -262,6 +263,12 @@ class Sounds:
             parameters={"kind": "missed", "what": "kept"},
         ),
         Example(
+            before="class Texts:\n    def __getitem__(self, i):\n        x = self.words.index(self.word[i])  # <-\n",
+            after="",
+            parameters={"kind": "lookup", "what": "self.words"},
+            advice="enumerate(self.words)",
+        ),
+        Example(
             before="class Rooms:\n    def __getitem__(self, i):\n        x = np.convolve(self.x[i], self.ir)  # <-\n",
             after="",
             parameters={"kind": "convolve", "what": "np.convolve"},
@@ -332,6 +339,7 @@ _TITLES = {
     "object": "Compute once what the samples are asked each time",
     "twice": "Compute once what a sample is asked several times",
     "missed": "Ask the cache for the key that it is filled under",
+    "lookup": "Look up in a dictionary, not in a list",
     "tokenize": "Tokenize the texts once",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
@@ -373,6 +381,13 @@ _ADVICE = {
         "Ask {what} at {at} for the key that it is filled under, so that it finds what it has: what is made there is "
         "made once then, not for every sample.",
         "which of the two keys is meant only its author can tell",
+    ),
+    "lookup": (
+        "Make a dictionary of {what} once, where the dataset is made, and look up in it at {at}: self.places = "
+        "{{word: place for place, word in enumerate({what})}}, then self.places[word] for {what}.index(word), and "
+        "self.places.get(word, -1) where it may not be there. (Of what is in the list twice it has the last place, "
+        "index() the first.)",
+        "whether the list changes, or has something twice, only its author can tell",
     ),
     "tokenize": (
         "Tokenize all texts once, before the training, not at {at} for each sample anew: tokenizer(texts, ...) takes "

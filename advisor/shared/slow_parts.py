@@ -20,6 +20,7 @@ from advisor.evidence.loading.fetching import (
     read_again,
     share,
 )
+from advisor.evidence.loading.looked_up import looked_up
 from advisor.evidence.loading.missed_caches import missed_cache
 from advisor.evidence.loading.same_for_all import asked_for_each, made_for_each
 from advisor.rule import at
@@ -55,6 +56,9 @@ READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 m
 # Of what it takes, for an attribute is read instead; and of a fetch at most: looking makes loops in Python longer than
 # the rest, and of one that was told to take 98 % of it 93.5 % went (measured).
 _MADE_ONCE, _MOST_MADE = 0.98, 0.94
+# Of a line that looks something up in a list. 250 words of one of 30,000 took 53 ms by `in` and index(), all of them
+# equally often, and 0.02 by a dictionary; to tokenize them, on the same line, 0.5.
+_LOOKED_UP, _LOOKED_UP_BASIS = 0.8, "prior: a list of thousands is most of a line that looks something up in it"
 _SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
 # of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
@@ -94,7 +98,7 @@ class SlowPart:
 def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
     """The first that is found of those that say by themselves how they could be faster."""
     found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
-    found = found or _never_kept(loader)
+    found = found or _never_kept(loader) or _looks_up(loader)
     found = found or _makes_again(loader) or _asks_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
     return found or _files_again(loader) or _loop(facts, loader)
 
@@ -186,6 +190,25 @@ def _never_kept(loader: Loader) -> SlowPart | None:
         missed.share,
         min(_MOST_MADE, missed.share * _MADE_ONCE),
         missed.cache,
+    )
+
+
+def _looks_up(loader: Loader) -> SlowPart | None:
+    """Words whose place in a long list is looked for from its beginning, for each of them."""
+    line = longest_statement(loader)
+    known = looked_up(line.site.file, line.site.line, loader.lists) if line is not None and loader.lists else ""
+    part = share(loader, line) if line is not None else 0.0
+    if line is None or not known or part < MOST:
+        return None
+    return SlowPart(
+        "lookup",
+        f"{at(line.site)} takes {part:.0%} of making a batch: it goes through {known}, a list of "
+        f"{loader.lists[known]:,}, from its beginning for each of what it looks up.",
+        line.site,
+        part,
+        min(_MOST_MADE, part * _LOOKED_UP),
+        known,
+        _LOOKED_UP_BASIS,
     )
 
 

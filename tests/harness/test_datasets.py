@@ -115,3 +115,12 @@ def test_a_sampler_that_chooses_by_a_tensor_is_told(sampler: Any, told: bool) ->
     record = Loader()
     describe_source(torch, record, Years(), sampler)
     assert record.chosen_by_tensor is told
+
+
+def test_long_lists_that_a_dataset_looks_up_in() -> None:
+    years = Years(600)
+    years.few = ["a"] * 20  # type: ignore[attr-defined]
+    years.mixed = [years.rain] * 600  # type: ignore[attr-defined]
+    record = Loader()
+    describe_source(torch, record, Subset(years, [1]))
+    assert record.lists == {"self.names": 600}

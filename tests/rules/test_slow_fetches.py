@@ -1032,3 +1032,36 @@ def test_files_that_a_batch_reads_again(
         assert finding is not None and "8 files are opened 64 times" in finding.summary
         fix = TRANSFORM.fix(finding, Sources())
         assert isinstance(fix, Advice) and "Keep 8 files in memory" in fix.text
+
+
+LOOKUPS = """WORDS = open("words.txt").read().split()
+
+class Texts:
+    def __getitem__(self, i):
+        ids = [{search} for word in tokens(self.texts[i])]
+        return ids
+"""
+
+
+@pytest.mark.parametrize(
+    ("search", "lists", "what"),
+    [
+        ("self.words.index(word)", {"self.words": 30_000}, "self.words"),
+        ("place[word] if word in WORDS else 0", {"WORDS": 900}, "WORDS"),
+        ("self.words.index(word)", {"self.labels": 30_000}, ""),  # a short one, or a dictionary
+        ("self.words[word]", {"self.words": 30_000}, ""),
+    ],
+)
+def test_words_that_are_looked_up_in_a_list(
+    search: str, lists: dict[str, int], what: str, scene: Any, tmp_path: Path
+) -> None:
+    made, path = scene(100.0), tmp_path / "texts.py"
+    path.write_text(LOOKUPS.format(search=search))
+    loader = fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), 5), 0.11)])
+    loader.lists = lists
+    finding = found(TRANSFORM, made, tmp_path)
+    looked_up = finding is not None and finding.parameters["kind"] == "lookup"
+    assert (str(finding.parameters["what"]) if finding is not None and looked_up else "") == what
+    if finding is not None and looked_up:
+        fix = TRANSFORM.fix(finding, Sources())
+        assert isinstance(fix, Advice) and f"enumerate({what})" in fix.text

@@ -17,6 +17,13 @@ _CHANGES = re.compile(
 )
 
 
+# Methods of lists, strings and dictionaries that change nothing, and give the same of the same.
+_OF_DATA = frozenset(
+    ("index", "count", "get", "items", "keys", "values", "split", "rsplit", "splitlines", "strip", "lower", "upper",
+     "replace", "find", "startswith", "endswith", "join", "encode", "copy", "tolist", "astype")
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class _File:
     """A file's own functions by name, those of one class among them, and what else may be called in it."""
@@ -179,7 +186,7 @@ def _is_known(function: ast.expr, known: set[str]) -> bool:
     while isinstance(root, ast.Attribute):
         root = root.value
     of_self = isinstance(root, ast.Name) and root.id == "self"
-    return isinstance(function, ast.Attribute) and not of_self
+    return isinstance(function, ast.Attribute) and (not of_self or function.attr in _OF_DATA)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

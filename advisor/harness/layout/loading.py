@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from .sites import Site
 
+LONG_LIST = 500  # elements: going through so many takes microseconds, a dictionary some hundredths of one
+
 
 @dataclass
 class TensorInfo:
@@ -83,6 +85,9 @@ class Loader:
     source_site: Site | None = None
     wraps: str = ""  # the class of the dataset that it holds, and takes its samples from
     rows: list[str] = field(default_factory=list)
+    # Lists of words or numbers that the dataset holds, or its module, "self.words" or "WORDS", with how many there are;
+    # those of LONG_LIST at least.
+    lists: dict[str, int] = field(default_factory=dict)
     chosen_by_tensor: bool = False  # the indices of a Subset, or of the sampler, are one
     trains: bool = False  # feeds the measured steps
     fetched: int = 0  # batches delivered in the run

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ..layout import Loader, Site
+from ..layout.loading import LONG_LIST
 from ..places import source_of
 
 _DEEPEST = 8  # of datasets that hold one another
@@ -36,6 +37,7 @@ def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = Non
         record.source_site = Site(file, line)
     within = _innermost(data, dataset)
     record.wraps = f"{type(within).__module__}.{type(within).__qualname__}" if within is not dataset else ""
+    record.lists = _long_lists(dataset)
     if joined:
         return
     with contextlib.suppress(TypeError, NotImplementedError, ValueError):
@@ -45,6 +47,17 @@ def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = Non
         if getattr(kind, "__getitem__", None) is data.TensorDataset.__getitem__ and isinstance(tensors, tuple):
             held = {"tensors": tensors} if all(_has_rows(torch, each, length) for each in tensors) else {}
         record.rows = [] if hasattr(kind, "__getitems__") else sorted(held)
+
+
+def _long_lists(dataset: Any) -> dict[str, int]:
+    """The lists of words or numbers that a dataset holds, or its module, by what its methods call them."""
+    held = ((f"self.{name}", value) for name, value in getattr(dataset, "__dict__", {}).items())
+    module = vars(sys.modules.get(type(dataset).__module__, object)).items()
+    found = {}
+    for name, value in (*held, *module):
+        if type(value) in (list, tuple) and len(value) >= LONG_LIST and type(value[0]) in (str, int):
+            found[name] = len(value)
+    return found
 
 
 def _innermost(data: Any, dataset: Any) -> Any:
