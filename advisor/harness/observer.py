@@ -88,6 +88,7 @@ class Observer:
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
         Patch(torch.nn.Module, "train", self._mode).on()
+        Patch(torch.nn.Module, "load_state_dict", self._weights_loaded).on()
         if self._journal is not None:
             self._journal.on_write = self._wrote
         self._imports.when_imported("torchvision.tv_tensors._torch_function_helpers", windows.sites.keep_class)
@@ -174,6 +175,15 @@ class Observer:
             return original(module, mode)
 
         return train
+
+    def _weights_loaded(self, original: Any) -> Any:
+        def load_state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+            loaded = original(module, *args, **kwargs)
+            if self.windows is not None:
+                self.windows.model_is_ready()
+            return loaded
+
+        return load_state_dict
 
     # The end.
 

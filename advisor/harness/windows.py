@@ -244,13 +244,17 @@ class Windows:
             self.watches.array_made(result, began, seconds)
 
     def mode_changed(self, training: bool) -> None:
+        self.model_is_ready()
+        if not training:
+            self._evaluates()
+
+    def model_is_ready(self) -> None:
+        """A sign that a whole model is there: the script changes its mode, or loads its weights."""
         if self.phase == "waiting":
             self.models.announced = True
             self.models.hooks_on()
         elif self.finder.kind == "forward" and self.phase != "done":
             self.models.hook_new()  # one that is loaded anew for each batch is called before the watching thread looks
-        if not training:
-            self._evaluates()
 
     def _evaluates(self) -> None:
         """An evaluation goes on, which is no step, also in the timing window: where the loop over steps asks for it."""

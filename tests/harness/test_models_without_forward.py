@@ -304,3 +304,36 @@ def test_a_batch_that_is_encoded_once_is_a_step_of_as_many_samples(
     # A script that is over too early is run again: its steps are those of the first run, not what comes thirty times.
     profile = next(each for each in record.windows if each.name == "profile")
     assert profile.elapsed / profile.steps > 0.5 * (record.timing.median_s or 0.0)
+
+
+MADE_ANEW = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(6))
+
+    def forward(self, x):
+        for each in self.layers:
+            x = each(x).relu()
+        return x
+
+weights = Net().state_dict()
+with torch.no_grad():
+    for _ in range(3000):
+        net = Net()
+        net.load_state_dict(weights)
+        net(torch.randn(2, 8, 24, 24))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_is_made_and_loaded_for_each_sample_begins_a_step_whole(tmp_path: Path) -> None:
+    script = tmp_path / "enhance.py"
+    script.write_text(MADE_ANEW)
+    record = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    assert record.step_kind == "forward" and record.complete and record.timing.samples_per_step == 2
+    called = {(each.details["module"], each.site.line) for each in record.call_sites if each.kind == "Module.call"}
+    assert called == {("Net", 20)}  # and no layer by itself
