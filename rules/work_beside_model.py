@@ -139,6 +139,13 @@ _DEQUE = (
     "in a tensor of capacity rows, of which a tensor of indices takes a whole batch at once."
 )
 
+# Items that are drawn by their places on the last axis, as their names say.
+_DRAWN_LAST = re.compile(r"^\w*(idx|idxs|ind|inds|index|indices|rows|picked|chosen|places|sampled?)$")
+_LAST_AXIS = (
+    "What is drawn lies along the last axis there, so that each number of an item is in another place of the memory: "
+    "keep the axis that is drawn from first, (capacity, ...), of which store[places] copies each item in one piece."
+)
+
 # A function that several others ask, so many at least, and what reads a file or what stands in it, by what libraries
 # call it: what is always the same can be kept.
 _CALLERS = 2
@@ -274,7 +281,7 @@ class WorkBesideModel(Rule):
         site = Site(found.file, found.line)
         reads = found.library in _READS and not _takes_anything(site)
         cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else _READ_AGAIN if again else ""
-        cheaper = cheaper or (_DEQUE if _indexes_deque(site) else "")
+        cheaper = cheaper or (_DEQUE if _indexes_deque(site) else _LAST_AXIS if _draws_from_last_axis(site) else "")
         saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper and not again else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
         asked = f"asked by {found.callers} functions"
@@ -424,6 +431,18 @@ def _walks_deque(found: Beside) -> bool:
     """Whether what takes the time draws items from a deque: one that the function's class, or its file, makes."""
     source = source_of(found, text_of) if found.calls in _DRAWS_ITEMS else ""
     return bool(source) and not _deques(found.file, found.line).isdisjoint(_DRAWN_FROM.findall(source))
+
+
+def _draws_from_last_axis(site: Site) -> bool:
+    """Whether the function that begins at `site` draws items by their places on the last axis, ``x[..., idx]``."""
+    function = scope_at(text_of(site.file), site.line)
+    items = (each for each in ast.walk(function) if isinstance(each, ast.Subscript)) if function is not None else ()
+    for item in items:
+        axes = item.slice.elts if isinstance(item.slice, ast.Tuple) else []
+        whole = [isinstance(each, ast.Slice) or ast.unparse(each) == "..." for each in axes[:-1]]
+        if whole and all(whole) and _DRAWN_LAST.match(ast.unparse(axes[-1])):
+            return True
+    return False
 
 
 def _indexes_deque(site: Site) -> bool:

@@ -197,6 +197,28 @@ def test_items_of_a_deque_by_their_numbers(made: str, taken: str, told: bool, sc
     assert isinstance(fix, Advice) and ("A deque has no index" in fix.text) is told
 
 
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [
+        ("self.frames[..., idx]", True),
+        ("self.frames[:, :, picked].copy()", True),
+        ("self.frames[idx]", False),
+        ("self.frames[idx, ...]", False),
+        ("self.frames[..., 0]", False),
+    ],
+)
+def test_items_that_lie_along_the_last_axis(taken: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "replay.py"
+    script.write_text(f"class Memory:\n    def sample(self, idx, picked):\n        return {taken}\n")
+    made_run = scene(step_ms=100)
+    made_run.operator("aten::conv2d", 3, 40)
+    evidence = made_run.evidence(tmp_path)
+    vars(evidence)["scattered"] = Scattered(str(script), 2, "sample", 0.5, 2.0, 1, "", ("sample",))
+    (found,) = WorkBesideModel().check(evidence)
+    fix = WorkBesideModel().fix(found, Sources())
+    assert isinstance(fix, Advice) and ("(capacity, ...)" in fix.text) is told
+
+
 @pytest.mark.parametrize(("name", "told"), [("recv", False), ("sleep", False), ("histogram", True)])
 def test_to_wait_is_no_work(name: str, told: bool, scene: Any, tmp_path: Path) -> None:
     made = scene(step_ms=100)
