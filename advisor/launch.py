@@ -148,7 +148,8 @@ def measure(
         record = _once(command, run_dir, options, deadline, timeout, progress)
         alike = options.total_steps and first.training == record.training
         alike = alike and (first.timing.clock, record.timing.clock) != ("host", "cuda")
-        if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
+        undisturbed = first.timing.from_profile and not record.timing.from_profile and record.timing.steps >= _ENOUGH
+        if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps and not undisturbed:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, **{name: getattr(keep, name) for name in _OF_WHOLE_WINDOWS})
@@ -241,6 +242,9 @@ def training_of(record: RunRecord) -> int | None:
 # Steps of a last training from which on it is the one to measure, though an earlier one may have more: the critic's
 # before a GAN's generator takes its first one, say.
 _FEW = 10
+
+# Undisturbed steps that tell more than however many that were watched, of a run that was over before it had settled.
+_ENOUGH = 10
 
 # Seconds after a script's last step, and how many times as long as its steps, that are worth a word.
 _LEAST_REST_S, _MOSTLY = 5.0, 3.0

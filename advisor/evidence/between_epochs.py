@@ -66,26 +66,43 @@ def stop_of(evidence: Evidence) -> Stop | None:
     count = len({step for each in here for step in each.steps})
     if count < _LEAST_SEEN:
         return None
+    orders = next((at for at, site in enumerate(path) if site.function == "__iter__"), None)
+    if orders is not None:  # a sampler that asks for all samples, of whatever these are made
+        del path[orders + 1 :]
+        here = [each for each in rows if path[-1] in each.sites]
     while len(path) > 1 and path[-1].function.startswith("<"):  # of a comprehension: its function says more
         path.pop()
     beside = sum(timing.aside_counts.values())
     whole_s = timing.elapsed + beside * _middle(record) + sum(timing.aside.values())
     steps = timing.steps + beside
-    seconds = min(sum(each.seconds for each in here), whole_s - steps * _middle(record))
+    # What such a step takes as each other one does was spread over all that was seen in it, its own work as well.
+    own = [each for each in record.timing.pauses if each not in rows and _is_own(each, _own_places(record))]
+    stopped = {step for each in rows for step in each.steps}
+    beside_s = _seconds([each for each in own if stopped.issuperset(each.steps)])
+    seconds = min(_seconds(here) * (1.0 + beside_s / _seconds(rows)), whole_s - steps * _middle(record))
     return Stop(path[-1], tuple(reversed(path[:-1])), seconds / count, whole_s / count, steps / count)
 
 
 def _seen(record: RunRecord) -> list[Pause]:
     """What the script was at, without what its steps are: one of them may be long because others hold it up."""
+    own = _own_places(record)
+    rows = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
+    rows = [each for each in rows if each.cause or not _is_a_step(each)]
+    return [each for each in rows if not _is_own(each, own)]
+
+
+def _own_places(record: RunRecord) -> set[tuple[str, int]]:
+    """The lines that each step comes by: forward, backward, optimizer."""
     own = {
         (each.site.file, each.site.line)
         for each in record.call_sites
         if each.kind in _STEP and each.calls_per_step >= _EACH_STEP
     }
-    own = {place for place in own if not runs_everything(*place)}
-    rows = [each for each in record.timing.pauses if each.sites and not each.loading and each.cause not in _OWN]
-    rows = [each for each in rows if each.cause or not _is_a_step(each)]
-    return [each for each in rows if not any((site.file, site.line) in own for site in each.sites)]
+    return {place for place in own if not runs_everything(*place)}
+
+
+def _is_own(pause: Pause, own: set[tuple[str, int]]) -> bool:
+    return any((site.file, site.line) in own for site in pause.sites)
 
 
 def _is_a_step(pause: Pause) -> bool:

@@ -116,6 +116,11 @@ class Indexing:
         if is_users(sys._getframe(2)):
             self._part(tensor, keys, value)
 
+    def unbound(self, tensor: Any, dim: int = 0) -> None:
+        """``tensor.unbind(dim)`` in the user's own code: iterating over a tensor does so, too, and is known already."""
+        if self._on and is_users(sys._getframe(2)):
+            self._sites.add(KIND, user_site(), {"iterates": True, "rows": int(tensor.shape[dim]), "unbinds": True})
+
     def _part(self, tensor: Any, keys: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """``x[:, i]`` or ``x[:, i] = y`` that a graph is recorded of: its backward makes a tensor as large as x."""
         torch, given = self._torch, value[0] if value else None
@@ -199,6 +204,8 @@ def _taking(indexing: Indexing) -> Any:
                 name = func.__name__
                 if name in _TAKES and indexing.seen < _MOST:
                     indexing.taken(*args)
+                elif name == "unbind":
+                    indexing.unbound(*args, **(kwargs or {}))
                 elif name == LOSS:
                     indexing.labels.saw(sys._getframe(1), args, kwargs or {})
             except Exception:

@@ -371,6 +371,29 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
     assert not seen_of(sites, lambda: x[0])
 
 
+def test_a_tensor_that_is_unbound_along_a_dimension_is_seen_where_that_is_asked_for() -> None:
+    sites, x = CallSites(torch, 0, None), torch.zeros(3, 5)
+    watch = Indexing(torch, sites)
+    watch.on()
+    try:
+        sums = [part.sum() for part in x.unbind(-1)] + [part.sum() for part in torch.unbind(x)]
+        rows = list(x)  # which unbinds, in torch's own code
+    finally:
+        watch.off()
+    found = [each.details for each in sites.records() if each.kind == "Tensor.index"]
+    assert len(sums) == 8 and len(rows) == 3
+    assert [(each["rows"], each.get("unbinds", False)) for each in found] == [(5, True), (3, True), (3, False)]
+
+
+def test_the_loop_over_what_is_unbound_on_its_line() -> None:
+    text = "y = torch.stack([f(s) for s in x.unbind(-1)])\nparts = x.unbind(1)\nfor p in parts:\n    h = cell(p, h)\n"
+    details: dict[str, object] = {"iterates": True, "rows": 64, "unbinds": True}
+    taken = [CallSite("Tensor.index", Site("train.py", line), calls=1, details=details) for line in (1, 2)]
+    found = busiest_loop(taken, lambda path: text)
+    assert found is not None and found.line == 1
+    assert busiest_loop(taken[1:], lambda path: text) is None
+
+
 def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
     sites = CallSites(torch, 0, None)
     watch = Indexing(torch, sites)

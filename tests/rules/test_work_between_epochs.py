@@ -135,3 +135,17 @@ def test_what_stands_below_eval_is_evaluated(scene: Any, tmp_path: Path) -> None
     made.call("evaluation", 121, per_step=0.0)
     made.record.call_sites[-1].site = Site(SCRIPT, 121, function="main")
     assert not found(made, tmp_path) and list(EVALUATES.check(made.evidence(tmp_path)))
+
+
+def test_a_sampler_that_asks_for_every_sample(scene: Any, tmp_path: Path) -> None:
+    """A third of the seconds was seen in the steps' own work, which they would take anyway."""
+    orders, backward = Site(SCRIPT, 8, function="__iter__"), Site(SCRIPT, 44, function="main")
+    makes = [Site(SCRIPT, line, function="__getitem__") for line in (3, 4)]
+    made = stopped(scene)
+    made.call("backward", 44)
+    made.record.call_sites[-1].site = backward
+    steps = [20, 40, 60, 80]
+    made.record.timing.pauses = [Pause("epoch start", [each, orders, LOOP], False, 0.4, steps) for each in makes]
+    made.record.timing.pauses.append(Pause("epoch start", [backward], False, 0.4, steps))
+    (finding,) = found(made, tmp_path)
+    assert finding.site == orders and finding.evidence["stands_still_s"] == pytest.approx(0.3)

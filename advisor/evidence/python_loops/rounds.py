@@ -58,6 +58,12 @@ def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Si
     for others in (_by_iterator, _unpacks):
         taken = [each for each in taken if not others(texts[each.site.file], each)]
     taken = [each for each in taken if not _by_constants(texts[each.site.file], each, taken)]
+    # What is unbound before a loop, or for no loop, is not to be found on the line of one.
+    taken = [
+        each
+        for each in taken
+        if not each.details.get("unbinds") or loop_over_parts(texts[each.site.file], each.site.line) is not None
+    ]
     most = max(map(_parts, taken), default=0)
     busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
     places = [
