@@ -49,7 +49,10 @@ class RepeatedRows(Rule):
         record, step_s = evidence.record, evidence.step_s
         if record is None or not record.repeated_rows or evidence.device_is_gpu or evidence.compiled or not step_s:
             return
-        lines = record.repeated_rows
+        # Dropout in an inference is what its rows are repeated for.
+        lines = [each for each in record.repeated_rows if evidence.trains or not each.dropout]
+        if not lines:
+            return
         backward = backward_over_forward(evidence) if evidence.trains else 0.0
         seconds = sum(each.seconds + backward * each.differentiated_s for each in lines)
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=seconds * (1.0 - _PICKING))), _BASIS)

@@ -55,6 +55,12 @@ def test_a_turned_matrix_gives_the_same(t: str, end: str, shape: tuple[int, int]
         ("    x = g /", "    eye = torch.eye(len(g))\n    x = g /"),
         ("x @ x.mT", "x.mT @ x"),
         ("    for _ in range(steps):\n        s", "    if steps:\n        s"),
+        ("range(steps)", "range(x.size(0))"),
+        ("@ x\n", "@ x + g\n"),
+        ("@ x\n", "@ x / x.size(0)\n"),
+        ("@ x\n", "@ x\n        if s.norm() > 9:\n            break\n"),
+        ("@ x\n", "@ x\n        total += x\n"),
+        ("@ x\n", "@ x\n        x.mul_(0.5)\n"),
     ],
 )
 def test_what_else_is_of_the_longer_side_stays(what: str, otherwise: str) -> None:
@@ -66,13 +72,27 @@ def test_what_else_is_of_the_longer_side_stays(what: str, otherwise: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "made", ["a, b, c = 3.4445, -4.775, 2.0315", "a, b, c = COEFFS", "a, b, c = self.coefficients"]
+)
+def test_numbers_have_no_shape(made: str) -> None:
+    code = LOOP.format(t="mT", end="x").replace("    x = g", f"    {made}\n    x = g")
+    draft = drafted(code.replace("3.4445 * x + (-4.775 * s + 2.0315", "a * x + (b * s + c"))
+    (gram,) = grams(draft, 2)
+    assert turn(draft, gram) == ""
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ("loss = ((w @ w.T - torch.eye(len(w))) ** 2).sum()", True),
         ("loss = (torch.mm(w, w.t()) - eye).pow(2).mean()", True),
         ("gram = w @ w.T\n    loss = (gram - eye).square().sum()", True),
         ("gram = w @ w.T\n    loss = (gram - eye).square().sum() + gram.trace()", False),
+        ("loss = torch.norm(w @ w.T - eye) ** 2", True),
         ("loss = (w @ w.T - eye).norm()", False),
+        ("loss = ((w @ w.T - eye) * mask).pow(2).sum()", False),
+        ("loss = ((w @ w.T - target) ** 2).sum()", False),
+        ("loss = (w @ w.T - eye).pow(4).sum()", False),
         ("loss = (w @ w.T).square().sum()", False),
     ],
 )

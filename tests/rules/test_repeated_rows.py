@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
+from advisor.harness.layout import OptimizerInfo, RepeatedRow, Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice
 from advisor.run import Run
@@ -122,3 +124,16 @@ def test_triplets_of_a_batch_are_found(tmp_path: Path) -> None:
 def test_triplets_of_embeddings_are_fine(tmp_path: Path) -> None:
     run = run_of(tmp_path, TRIPLETS.format(embedded="z = net(x); a, p, n = z[i], z[j], z[k]"))
     assert not run.record.repeated_rows
+
+
+@pytest.mark.parametrize(("dropout", "steps", "told"), [(True, 20, True), (True, 0, False), (False, 0, True)])
+def test_rows_that_dropout_tells_apart_are_meant_in_an_inference(
+    dropout: bool, steps: int, told: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(10.0)
+    made.operator("aten::conv2d", 0.1, 9.9)
+    made.record.optimizers = [OptimizerInfo(cls="SGD", steps=steps)]
+    row = RepeatedRow(Site("/nowhere/frames.py", 8), module="Sequential", order="tile", rows=12, distinct=1)
+    row.dropout, row.calls, row.seconds = dropout, 1.0, 4e-3
+    made.record.repeated_rows = [row]
+    assert bool(list(RULE.check(made.evidence(tmp_path)))) is told

@@ -52,7 +52,7 @@ def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = Non
 def _long_lists(dataset: Any) -> dict[str, int]:
     """The lists of words or numbers that a dataset holds, or its module, by what its methods call them."""
     held = ((f"self.{name}", value) for name, value in getattr(dataset, "__dict__", {}).items())
-    module = vars(sys.modules.get(type(dataset).__module__, object)).items()
+    module = list(vars(sys.modules.get(type(dataset).__module__, object)).items())
     found = {}
     for name, value in (*held, *module):
         if type(value) in (list, tuple) and len(value) >= LONG_LIST and type(value[0]) in (str, int):
