@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.algebra.grams import Gram, grams, is_penalty, turn
+from advisor.edit.algebra.grams import Gram, grams, is_penalty, is_polynomial, turn
 from advisor.edit.finding import found_in, only_line
 from advisor.evidence.algebra.grams import LongGram, long_grams
 from advisor.evidence.worked import of_tensors, spent_s, without
@@ -97,6 +97,8 @@ class GramSide(Rule):
     EXAMPLES = (
         Example(
             before="""
+COEFFS = 3.4445, -4.775, 2.0315
+
 def newton_schulz(grad, steps):
     a, b, c = COEFFS
     x = grad / (grad.norm() + 1e-7)
@@ -106,6 +108,8 @@ def newton_schulz(grad, steps):
     return x
 """,
             after="""
+COEFFS = 3.4445, -4.775, 2.0315
+
 def newton_schulz(grad, steps):
     a, b, c = COEFFS
     x = grad / (grad.norm() + 1e-7)
@@ -116,10 +120,10 @@ def newton_schulz(grad, steps):
         s = x @ x.mT
         x = a * x + (b * s + c * s @ s) @ x
     if is_tall:
-        x = x.mT
+        x = x.mT.contiguous()
     return x
 """,
-            parameters={"function": 2, "again": True},
+            parameters={"function": 4, "again": True},
         ),
         Example(
             before="penalty = ((w @ w.T - torch.eye(len(w))) ** 2).sum()  # <-\n",
@@ -140,9 +144,8 @@ def newton_schulz(grad, steps):
 
 
 def _in_source(gram: LongGram) -> bool:
-    if gram.again:
-        return bool(found_in(gram.function, lambda draft: grams(draft, gram.function[1])))
-    known = found_in(gram.function, lambda draft: [is_penalty(draft, each) for each in grams(draft, gram.function[1])])
+    meant = is_polynomial if gram.again else is_penalty
+    known = found_in(gram.function, lambda draft: [meant(draft, each) for each in grams(draft, gram.function[1])])
     return bool(known) and all(known)
 
 

@@ -140,8 +140,9 @@ class _Place:
 def _place(evidence: Evidence) -> _Place | None:
     """The one loop that calls the cells; None where there are several, or a cell is called otherwise."""
     found: list[_Place] = []
-    for path in model_files(evidence):
-        loops = cell_loops(text_of(path))
+    texts = {path: text_of(path) for path in model_files(evidence)}
+    for path, text in texts.items():
+        loops = cell_loops(text, "\n".join(each for other, each in texts.items() if other != path))
         if loops is None:
             return None
         found += [

@@ -146,6 +146,34 @@ with torch.inference_mode():
         ),
         Example(
             before="""
+import torch
+
+class Vocoder(torch.nn.Module):
+    @classmethod
+    def load(cls, checkpoint=None):
+        model = cls()  # <- made=cls()
+        if checkpoint is not None:
+            model.load_state_dict(torch.load(checkpoint))
+        return model.eval()
+""",
+            after="""
+import torch
+
+class Vocoder(torch.nn.Module):
+    @classmethod
+    def load(cls, checkpoint=None):
+        model = cls()
+        if checkpoint is not None:
+            model.load_state_dict(torch.load(checkpoint))
+        for module in list(model.modules()):
+            for name in list(getattr(module, "parametrizations", ())):
+                torch.nn.utils.parametrize.remove_parametrizations(module, name)
+        return model.eval()
+""",
+            parameters={"kinds": ("parametrize",)},
+        ),
+        Example(
+            before="""
 from torch import nn
 
 net = Judge()  # <- made
@@ -188,7 +216,7 @@ def _loaded(bound: Binding) -> Statement:
     found = bound.statement
     for each in siblings[siblings.index(bound.statement) + 1 :]:
         loads = any(_LOADS.search(last_part(call.func)) for call in draft.nodes(cst.Call, each))
-        if isinstance(each, cst.SimpleStatementLine) and loads and bound.name in draft.code(each):
+        if isinstance(each, (cst.SimpleStatementLine, cst.If)) and loads and bound.name in draft.code(each):
             found = each
     return found
 

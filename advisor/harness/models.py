@@ -110,7 +110,7 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
-        self._first_method = ""
+        self._first_method = 0, ""  # of the model that was called first in a step: its identity, and which one
         self._first: tuple[int, int] | None = None  # identity of a step's first module, and the rows that it was given
         self.rows_differ = False  # another module of the same step was given another number of them
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
@@ -535,7 +535,9 @@ class Models:
         model = id(module) if record is None else id(record)
         # Of a decoder's steps and the encoding before them the rarer one begins a step.
         self._listener.before_forward(module, site, (model, method) if method else model, shape, another)
-        self._count_rows(module, tensors, shape, method)
+        if shape:
+            with self._looking("given"):
+                self._count_rows(module, tensors, shape, method)
         if shape:  # the step that this forward ended is over: it belongs to the next one
             key, rows = self._first = self._first or (id(module), shape[0])
             other = key != id(module) and rows != shape[0]
@@ -589,11 +591,16 @@ class Models:
         self.samples, self._first, self.rows_differ = 0, None, False
 
     def _count_rows(self, module: Any, tensors: list[Any], shape: list[int] | None, method: str) -> None:
-        """Count what a model is given, unless another part, or another method, was given the same batch before it."""
+        """Count what a model is given, but for parts behind the first one, and another method of the first model.
+
+        Parts are given one batch after the other, and so are the methods of a model that is never called itself.
+        """
         if not self.samples:
-            self._first_method = method
+            self._first_method = id(module), method
+        first, name = self._first_method
+        another_method = bool(method) and first == id(module) and name != method
         another_part = self._parts is not None and (not self._headless or self._is_part(module))
-        if not self.samples or not (another_part or (method and method != self._first_method)):
+        if not self.samples or not (another_part or another_method):
             self._add_rows(next((each for each in tensors if each.dim()), None), shape)
 
     def _add_rows(self, first: Any, shape: list[int] | None) -> None:

@@ -18,6 +18,7 @@ _PATIENCE_SECONDS = 30.0
 _PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
 _LEAST_GRADIENTS = 3  # taken with no module called: by then the hooks of those that there are would have seen one
 _MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
+_RETURNS = 2
 _MOST_CALLS = 4096  # the same of models: fifty samples of a future are drawn hour by hour, one cell called for each
 _MOST_ONCE = 3  # times that what comes once in a step may come before its turn is over: in a step that was cut short
 
@@ -61,6 +62,7 @@ class LeastFrequent:
         self._counts: dict[Hashable, int] = {}
         self._known: set[Hashable] = set()
         self._since: dict[Hashable, int] = {}  # events of each since the boundary last came
+        self._returned: dict[Hashable, int] = {}  # how often each has come to be the boundary for being the rarer one
         self._ratio = 1
         self.chosen: Hashable | None = None
         self.switched = False
@@ -77,8 +79,11 @@ class LeastFrequent:
             self._since[key] = self._since.get(key, 0) + 1
             # The chosen one has fallen silent: a first phase is over, another optimizer goes on alone. Where each of
             # many comes once in a step (the parts of a model that is called by them), it is only not its turn yet.
-            silent = sum(self._since.values()) > 3 * self._ratio + 10 and self._since[key] > _MOST_ONCE
+            # One that has come back only once may be over: a final check, say.
+            ratio = self._ratio if self._returned.get(self.chosen, 0) >= _RETURNS else min(self._ratio, _MOST_TURNS)
+            silent = sum(self._since.values()) > 3 * ratio + 10 and self._since[key] > _MOST_ONCE
             if mine < theirs or (newcomer and mine == theirs) or silent:
+                self._returned[key] = self._returned.get(key, 0) + (mine < theirs and not silent)
                 self.chosen, self.switched = key, True
                 self._since.clear()
                 if silent:

@@ -54,6 +54,52 @@ def test_what_needs_the_round_before_stays(what: str, otherwise: str) -> None:
     assert not cell_loops(STEP.replace(what, otherwise))
 
 
-def test_a_method_that_is_called_elsewhere_too_stays_where_it_is() -> None:
-    text = STEP + "\nguess, state = tracker.step(now, state)\n"
-    assert "def step" in ast.unparse(with_methods_in_loops(ast.parse(text)))
+@pytest.mark.parametrize(
+    "more",
+    [
+        "\nguess, state = tracker.step(now, state)\n",
+        "    def generate(self, y):\n        return unroll(self.step, y)\n",
+        "\nclass Other:\n    def step(self, y, state):\n        return y, state\n",
+    ],
+)
+def test_a_method_that_is_mentioned_elsewhere_too_stays_where_it_is(more: str) -> None:
+    tree = ast.parse(STEP + more)
+    assert ast.unparse(with_methods_in_loops(tree)) == ast.unparse(tree)
+    assert ast.unparse(with_methods_in_loops(ast.parse(STEP), "y, h = model.step(y, h)")).count("def step") == 1
+
+
+def test_a_decoder_s_step_of_another_object_is_no_known_sequence() -> None:
+    text = """
+class Encoder(nn.Module):
+    def __init__(self):
+        self.cell = nn.LSTMCell(8, 16)
+
+    def forward(self, x, h, c):
+        for t in range(len(x)):
+            h, c = self.cell(x[t], (h, c))
+        return h, c
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        self.cell = nn.LSTMCell(8, 16)
+
+    def step(self, y, h, c):
+        h, c = self.cell(y, (h, c))
+        return self.out(h), h, c
+
+
+class Model(nn.Module):
+    def forward(self, x, y, h, c):
+        h, c = self.encoder(x, h, c)
+        for _ in range(20):
+            y, h, c = self.decoder.step(y, h, c)
+        return y
+"""
+    assert cell_loops(text) is None
+
+
+def test_a_state_that_the_caller_does_not_take_back_is_not_changed() -> None:
+    text = STEP.replace("guess, state = self.step", "guess = self.step").replace("[:, -1]), state", "[:, -1])")
+    tree = ast.parse(text)
+    assert ast.unparse(with_methods_in_loops(tree)) == ast.unparse(tree)

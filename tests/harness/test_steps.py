@@ -110,11 +110,19 @@ def test_of_many_that_come_once_in_each_step_the_first_begins_it() -> None:
 
 def test_a_model_that_comes_once_for_a_thousand_calls_of_another_begins_the_steps() -> None:
     finder = StepFinder("auto", trains=lambda: False)
-    events = ["encode", *["cell"] * 1200] * 4
+    events = ["encode", *["cell"] * 1200] * 8
     begun = [at for at, key in enumerate(events) if finder.before_forward(key, False) and key == "encode"]
-    assert begun == [0, 1201, 2402, 3603]
+    assert begun == [0, *range(1201, len(events), 1201)]
+    turns = finder.turns  # to the cell, after a few, and back, until it is known
     assert not any(finder.before_forward("cell", False) for _ in range(1200))
-    assert finder.turns == 2  # to the cell, after a few, and back
+    assert finder.turns == turns
+
+
+def test_a_model_that_comes_once_amid_thousands_of_calls_ends_no_measurement() -> None:
+    finder = StepFinder("auto", trains=lambda: False)
+    events = ["net"] * 3000 + ["check"] + ["net"] * 9000
+    begun = [at for at, key in enumerate(events) if finder.before_forward(key, False)]
+    assert sum(at > 3000 for at in begun) > 8000
 
 
 @pytest.mark.parametrize("steps", [*range(2, 40), 100, 1000])

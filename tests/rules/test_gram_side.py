@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advisor.edit import Draft, Drafts, Edit, Sources
-from advisor.edit.algebra.grams import grams, is_penalty, turn
+from advisor.edit.algebra.grams import grams, is_penalty, is_polynomial, turn
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
@@ -52,7 +52,7 @@ def test_a_turned_matrix_gives_the_same(t: str, end: str, shape: tuple[int, int]
     [
         ("return x", "return x, s"),
         ("return x", "print(x.shape)\n    return x"),
-        ("    x = g /", "    eye = torch.eye(len(g))\n    x = g /"),
+        ("(-4.775 * s", "(-4.775 * s * mask"),  # which may be a number in the run
         ("x @ x.mT", "x.mT @ x"),
         ("    for _ in range(steps):\n        s", "    if steps:\n        s"),
         ("range(steps)", "range(x.size(0))"),
@@ -72,20 +72,63 @@ def test_what_else_is_of_the_longer_side_stays(what: str, otherwise: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "made", ["a, b, c = 3.4445, -4.775, 2.0315", "a, b, c = COEFFS", "a, b, c = self.coefficients"]
+    ("made", "edited"),
+    [
+        ("a, b, c = 3.4445, -4.775, 2.0315", True),
+        ("a, b, c = COEFFS", True),
+        ("a, b, c = self.constants", False),
+        ("a, b, c = coefficients()", False),
+        ("a = 2.0", False),  # and the others from elsewhere
+    ],
 )
-def test_numbers_have_no_shape(made: str) -> None:
-    code = LOOP.format(t="mT", end="x").replace("    x = g", f"    {made}\n    x = g")
+def test_numbers_have_no_shape(made: str, edited: bool) -> None:
+    code = LOOP.format(t="mT", end="x").replace("    x = g", f"    {made}\n    x = g") + "\nCOEFFS = (3.4, -4.8, 2.0)\n"
     draft = drafted(code.replace("3.4445 * x + (-4.775 * s + 2.0315", "a * x + (b * s + c"))
     (gram,) = grams(draft, 2)
+    assert (turn(draft, gram) == "") is edited and is_polynomial(draft, gram)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "x = (1.5 * x - 0.5 * s @ x) - torch.mean(x, 0)",
+        "x = torch.softmax(1.5 * x - 0.5 * s @ x, 1)",
+        "x = torch.softmax(s, -1) @ x",
+        "x = (s * s) @ x",
+        "x = s**2 @ x",
+        "x = (0.5 * s + 0.1) @ x",
+        "x = s @ x - x[0]",
+        "x = (s + bias) @ x",
+        "x = s @ v",
+    ],
+)
+def test_what_is_no_polynomial_of_the_gram_matrix(update: str) -> None:
+    before = "x = 3.4445 * x + (-4.775 * s + 2.0315 * s @ s) @ x"
+    draft = drafted(LOOP.format(t="mT", end="x").replace(before, update))
+    (gram,) = grams(draft, 2)
+    assert turn(draft, gram) and not draft.changed and not is_polynomial(draft, gram)
+
+
+def test_the_matrix_is_laid_out_as_before() -> None:
+    draft = drafted(LOOP.format(t="mT", end="x.view(-1)"))
+    (gram,) = grams(draft, 2)
     assert turn(draft, gram) == ""
+    scope: dict[str, Any] = {}
+    exec(draft.render(), scope)
+    assert scope["orthogonal"](torch.randn(9, 3)).shape == (27,)
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
         ("loss = ((w @ w.T - torch.eye(len(w))) ** 2).sum()", True),
-        ("loss = (torch.mm(w, w.t()) - eye).pow(2).mean()", True),
+        ("loss = (torch.mm(w, w.t()) - eye).pow(2).sum()", True),
+        ("loss = torch.sum(torch.square(w @ w.T - eye.to(w.device)))", True),
+        ("loss = (torch.mm(w, w.t()) - eye).pow(2).mean()", False),
+        ("loss = ((w @ w.T - eye) ** 2 * mask).sum()", False),
+        ("loss = ((w @ w.T - eye) ** 2).sum(1).max()", False),
+        ("loss = torch.norm(w @ w.T - eye, dim=1) ** 2", False),
+        ("loss = ((w @ w.T - (eye + corr)) ** 2).sum()", False),
         ("gram = w @ w.T\n    loss = (gram - eye).square().sum()", True),
         ("gram = w @ w.T\n    loss = (gram - eye).square().sum() + gram.trace()", False),
         ("loss = torch.norm(w @ w.T - eye) ** 2", True),

@@ -19,6 +19,7 @@ _VIEWS = frozenset(f"aten::{name}" for name in ("t", "transpose", "numpy_T", "mT
 _LINEAR = frozenset(
     f"aten::{name}" for name in ("mul", "mul_", "add", "add_", "sub", "sub_", "div", "div_", "neg", "rsub")
 )
+_SCALES = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
 _FARTHEST = 24  # outermost operators from a Gram matrix to what it is multiplied with
 _PENALTY = 8  # outermost operators that make a number of it
 LEAST_ROWS, LEAST_RATIO = 64, 1.5  # of smaller ones calling takes the time; times as long as the other side
@@ -109,6 +110,8 @@ def _gram(calls: Calls, rows: list[int], at: int) -> _Found | None:
             if distance == 1:  # a chain of three, which product-order puts parentheses around
                 return None
             return _Found(longer, shorter, True, by_power | {1: [rows[at], row]})
+        elif name in _SCALES and len(shapes) > 1:  # a mask, say
+            break
         elif name in _LINEAR and all(each[-2:] in (square, (longer, shorter), (shorter, longer)) for each in shapes):
             by_power[2] += [row] if square in (each[-2:] for each in shapes) else []
         else:

@@ -27,15 +27,15 @@ class CellLoop:
     whole: bool = False
 
 
-def cell_loops(text: str) -> tuple[CellLoop, ...] | None:
+def cell_loops(text: str, elsewhere: str = "") -> tuple[CellLoop, ...] | None:
     """The loops of a file that give its cells what is known before they begin: a whole sequence.
 
     None where a cell is called anywhere else: for an input that a round made of an earlier one's state (a decoder),
     with a state that something else changes in between (a mask, a reset), or not in a loop; and where `text` does not
-    parse.
+    parse. `elsewhere`: the text of the other files, which may call its methods.
     """
     try:
-        tree = with_methods_in_loops(ast.parse(text))
+        tree = with_methods_in_loops(ast.parse(text), elsewhere)
     except (SyntaxError, ValueError):
         return None
     cells, lists, wholes = set(_cells(tree)), set(_lists(tree)), set(_cells(tree, _WHOLE))

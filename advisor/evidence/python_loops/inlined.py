@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 _OWN = "{method}.{name}"  # no name of the source's: what a method calls its own
 
 
-def with_methods_in_loops(tree: ast.Module) -> ast.Module:
+def with_methods_in_loops(tree: ast.Module, elsewhere: str = "") -> ast.Module:
     """A copy of `tree` in which ``y, h = self.step(x, h)``, in the body of a ``for``, is what ``step`` does.
 
-    Of functions that a file has one of by that name, which only assign, and return at their end. One that is called in
-    such a way only is left out where it stood.
+    Of methods of the class that has the loop, which only assign, and return at their end, and which nothing else
+    mentions, not `elsewhere` either, the text of other files: these are left out where they stood.
     """
     tree = copy.deepcopy(tree)
-    named: dict[str, list[ast.FunctionDef]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            named.setdefault(node.name, []).append(node)
-    known = {name: each[0] for name, each in named.items() if len(each) == 1 and _is_plain(each[0])}
-    calls = Counter(name for node in ast.walk(tree) if (name := _called(node)))
-    written = Counter[str]()
-    for loop in (node for node in ast.walk(tree) if isinstance(node, ast.For)):
-        body: list[ast.stmt] = []
-        for statement in loop.body:
-            name = _called(statement.value) if isinstance(statement, ast.Assign) else ""
-            found = _written_out(statement, known[name]) if name in known else None
-            written[name] += found is not None
-            body += [statement] if found is None else found
-        loop.body = body
-    gone = {name for name, count in written.items() if count and count == calls[name]}
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef)):
-            kept = [each for each in node.body if not (isinstance(each, ast.FunctionDef) and each.name in gone)]
-            node.body = kept or [ast.Pass()]
+    nodes = list(ast.walk(tree))
+    defined = Counter(each.name for each in nodes if isinstance(each, ast.FunctionDef))
+    mentioned = Counter(each.attr if isinstance(each, ast.Attribute) else each.id for each in nodes if _is_name(each))
+    for cls in (each for each in nodes if isinstance(each, ast.ClassDef)):
+        methods = {each.name: each for each in cls.body if isinstance(each, ast.FunctionDef) and _is_plain(each)}
+        loops = [each for each in ast.walk(cls) if isinstance(each, ast.For)]
+        for name, method in methods.items():
+            if defined[name] > 1 or re.search(rf"\b{name}\b", elsewhere):
+                continue
+            calls = [(loop, each) for loop in loops for each in loop.body if _called(each) == name]
+            written = [_written_out(each, method) for _, each in calls]
+            if not calls or len(calls) != mentioned[name] or None in written:
+                continue
+            for (loop, statement), instead in zip(calls, written, strict=True):
+                at = loop.body.index(statement)
+                loop.body[at : at + 1] = instead or []
+            cls.body = [each for each in cls.body if each is not method] or [ast.Pass()]
     return tree
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Attribute | ast.Name]:
+    return isinstance(node, (ast.Attribute, ast.Name))
 
 
 def _is_plain(function: ast.FunctionDef) -> bool:
@@ -53,49 +56,54 @@ def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
     return function.body[1:] if ast.get_docstring(function) is not None else function.body
 
 
-def _called(node: ast.AST | None) -> str:
-    """``step`` of ``self.step(…)`` and of ``step(…)``."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _called(statement: ast.stmt) -> str:
+    """``step`` of ``y = self.step(…)``; "" of anything else."""
+    call = statement.value if isinstance(statement, ast.Assign) else None
+    function = call.func if isinstance(call, ast.Call) else None
+    of_self = isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self"
+    return function.attr if isinstance(function, ast.Attribute) and of_self else ""
 
 
 def _written_out(statement: ast.stmt, function: ast.FunctionDef) -> list[ast.stmt] | None:
-    """What the function does there, by the names of where it is called; None where its arguments cannot be told."""
+    """What the method does there, by the names of where it is called; None where its arguments cannot be told."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return None
-    call, parameters = statement.value, [each.arg for each in function.args.args]
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    given = [*([receiver] if receiver is not None and parameters[:1] == ["self"] else []), *call.args]
-    if any(isinstance(each, ast.Starred) for each in given) or not all(each.arg for each in call.keywords):
+    call, parameters = statement.value, [each.arg for each in function.args.args[1:]]
+    if any(isinstance(each, ast.Starred) for each in call.args) or not all(each.arg for each in call.keywords):
         return None
-    arguments = dict(zip(parameters, given, strict=False)) | {str(each.arg): each.value for each in call.keywords}
-    if set(arguments) != set(parameters) or len(given) + len(call.keywords) != len(parameters):
+    arguments = dict(zip(parameters, call.args, strict=False)) | {str(each.arg): each.value for each in call.keywords}
+    if set(arguments) != set(parameters) or len(call.args) + len(call.keywords) != len(parameters):
         return None
     own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    # A state that it is given, and changes, keeps the caller's name; anything else of its own gets one of its own.
-    if any(name in own and not isinstance(value, ast.Name) for name, value in arguments.items()):
+    *rest, last = _statements(function)
+    pairs = _pairs(statement.targets, last.value if isinstance(last, ast.Return) else None)
+    # A state that it is given, and changes, has the caller's name where the caller's is what it becomes.
+    back = {value.id: ast.unparse(target) for target, value in pairs if isinstance(value, ast.Name)}
+    if any(name in own and back.get(name) != ast.unparse(value) for name, value in arguments.items()):
         return None
     names: dict[str, ast.expr] = {
         name: ast.Name(_OWN.format(method=function.name, name=name), ast.Load()) for name in own - set(arguments)
     }
     renamed = _Renamed(arguments | names)
-    *body, last = (renamed.visit(copy.deepcopy(each)) for each in _statements(function))
-    return [*body, *_assigned(statement.targets, last.value)]
+    *body, end = (renamed.visit(copy.deepcopy(each)) for each in (*rest, last))
+    return [*body, *_assigned(statement.targets, end.value)]
+
+
+def _pairs(targets: Sequence[ast.expr], value: ast.expr | None) -> list[tuple[ast.expr, ast.expr]]:
+    """(target, value) of each, of ``y, h = f(x), h`` one by one."""
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for target in targets if value is not None else ():
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            found += zip(target.elts, value.elts, strict=True)
+        elif value is not None:
+            found.append((target, value))
+    return found
 
 
 def _assigned(targets: Sequence[ast.expr], value: ast.expr | None) -> list[ast.stmt]:
     """``y, h = f(x), h`` as ``y = f(x)``: what is given its own name is what it was."""
-    found: list[ast.stmt] = []
-    for target in targets:
-        pairs = [(target, value)]
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            pairs = list(zip(target.elts, value.elts, strict=True))
-        for one, other in pairs:
-            if other is not None and ast.unparse(one) != ast.unparse(other):
-                found.append(ast.copy_location(ast.Assign([one], other), target))
-    return found
+    pairs = [(one, other) for one, other in _pairs(targets, value) if ast.unparse(one) != ast.unparse(other)]
+    return [ast.copy_location(ast.Assign([one], other), one) for one, other in pairs]
 
 
 class _Renamed(ast.NodeTransformer):
