@@ -140,7 +140,7 @@ _DEQUE = (
 )
 
 # Items that are drawn by their places on the last axis, as their names say.
-_DRAWN_LAST = re.compile(r"^\w*(idx|idxs|ind|inds|index|indices|rows|picked|chosen|places|sampled?)$")
+_DRAWN_LAST = re.compile(r"^(\w+_)?(idx|idxs|ind|inds|indices|picked|chosen|places|sampled?)$")
 _LAST_AXIS = (
     "What is drawn lies along the last axis there, so that each number of an item is in another place of the memory: "
     "keep the axis that is drawn from first, (capacity, ...), of which store[places] copies each item in one piece."
@@ -436,11 +436,14 @@ def _walks_deque(found: Beside) -> bool:
 def _draws_from_last_axis(site: Site) -> bool:
     """Whether the function that begins at `site` draws items by their places on the last axis, ``x[..., idx]``."""
     function = scope_at(text_of(site.file), site.line)
-    items = (each for each in ast.walk(function) if isinstance(each, ast.Subscript)) if function is not None else ()
-    for item in items:
+    nodes = list(ast.walk(function)) if function is not None else []
+    loops = (each for each in nodes if isinstance(each, (ast.For, ast.comprehension)))
+    counted = set[str]().union(*(names_in(each.target) for each in loops))
+    for item in (each for each in nodes if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load)):
         axes = item.slice.elts if isinstance(item.slice, ast.Tuple) else []
-        whole = [isinstance(each, ast.Slice) or ast.unparse(each) == "..." for each in axes[:-1]]
-        if whole and all(whole) and _DRAWN_LAST.match(ast.unparse(axes[-1])):
+        whole = [ast.unparse(each) in (":", "...") for each in axes[:-1]]
+        last = ast.unparse(axes[-1]) if axes else ""
+        if whole and all(whole) and _DRAWN_LAST.match(last) and last not in counted:
             return True
     return False
 

@@ -95,6 +95,30 @@ def by_number(self, state, last):
 """
 
 
+CHANGES = {
+    "the next batch": "x = next(it)\n        out.append(self.sample(x, x))",
+    "a number of the object": "out.append(self.sample(self.h, last))\n        self.h = out[-1]",
+    "an item of it": "h = self.mem['h']\n        self.mem['h'] = self.sample(h, last)",
+    "a list of it": "x = self.sample(self.history[-1], last)\n        self.history.append(x)",
+    "another name for it": "h = self.h\n        h.copy_(self.sample(h, last))",
+    "a game": "obs = env.act(self.sample(state, last))\n        out.append(obs)",
+}
+
+
+@pytest.mark.parametrize("body", CHANGES.values(), ids=CHANGES.keys())
+def test_what_goes_on_from_one_round_to_the_next(body: str) -> None:
+    text = f"def f(self, state, last):\n    for _ in range(50):\n        {body}\n"
+    assert loop_around(text, 1, "sample") is None
+
+
+def test_a_file_s_own_loops_are_not_those_of_its_functions() -> None:
+    text = (
+        "for _ in range(1000):\n    x = one(x)\n\n\n"
+        "def self_check(x):\n    return [one(x) for _ in range(2)]\n"
+    )
+    assert loop_around(text, 0, "one") is None and loop_around(text, 5, "one") == 6
+
+
 def line_of(part: str) -> int:
     return next(at for at, line in enumerate(FUTURE.splitlines(), 1) if part in line)
 

@@ -1043,6 +1043,18 @@ class Texts:
 """
 
 
+def test_a_list_that_is_looked_up_in_beside_other_work(scene: Any, tmp_path: Path) -> None:
+    made, path = scene(100.0), tmp_path / "texts.py"
+    path.write_text(
+        "class T:\n    def __getitem__(self, i):\n        with self.lock:\n            if i in self.bad:\n"
+        "                return None\n            x = heavy(i)\n        return x\n"
+    )
+    loader = fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), 6), 0.11)])
+    loader.lists = {"self.bad": 30_000}
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is None or finding.parameters["kind"] != "lookup"
+
+
 @pytest.mark.parametrize(
     ("search", "lists", "what"),
     [

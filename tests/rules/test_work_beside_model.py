@@ -205,6 +205,8 @@ def test_items_of_a_deque_by_their_numbers(made: str, taken: str, told: bool, sc
         ("self.frames[idx]", False),
         ("self.frames[idx, ...]", False),
         ("self.frames[..., 0]", False),
+        ("self.frames[0:1, idx]", False),
+        ("[np.convolve(self.frames[:, idx], k) for idx in range(9)]", False),
     ],
 )
 def test_items_that_lie_along_the_last_axis(taken: str, told: bool, scene: Any, tmp_path: Path) -> None:

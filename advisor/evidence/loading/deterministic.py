@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,8 +19,8 @@ _CHANGES = re.compile(
 
 # Methods of lists, strings and dictionaries that change nothing, and give the same of the same.
 _OF_DATA = frozenset(
-    ("index", "count", "get", "items", "keys", "values", "split", "rsplit", "splitlines", "strip", "lower", "upper",
-     "replace", "find", "startswith", "endswith", "join", "encode", "copy", "tolist", "astype")
+    ("index", "count", "items", "keys", "values", "split", "rsplit", "splitlines", "strip", "lower", "upper", "find",
+     "startswith", "endswith", "join", "tolist", "astype")
 )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _calls(file: _File, nodes: Sequence[ast.AST], transform: tuple[str, int] | N
                 if (id(within), own) not in called:
                     called[id(within), own] = within.functions[own]
                     todo.extend((within, each) for each in within.functions[own].body)
-            elif not _is_known(call.func, within.known):
+            elif not _is_known(call.func, within.known, within.functions):
                 of_self = within is file and isinstance(call.func, ast.Attribute) and bool(own) and file.keeps(own)
                 other, cls, method = _called(transform) if of_self and transform is not None else (None, "", None)
                 if other is None or method is None:
@@ -178,15 +178,19 @@ def _own_function(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _is_known(function: ast.expr, known: set[str]) -> bool:
-    """Whether it is a library's function, a builtin, or a method of what is at hand, not of an attribute's object."""
+def _is_known(function: ast.expr, known: set[str], written: Container[str]) -> bool:
+    """Whether it is a library's function, a builtin, or a method of what is at hand, not of an attribute's object.
+
+    But for methods that lists and strings have, where none by that name is `written` in the file.
+    """
     if isinstance(function, ast.Name):
         return function.id in known
     root = function
     while isinstance(root, ast.Attribute):
         root = root.value
     of_self = isinstance(root, ast.Name) and root.id == "self"
-    return isinstance(function, ast.Attribute) and (not of_self or function.attr in _OF_DATA)
+    of_data = isinstance(function, ast.Attribute) and function.attr in _OF_DATA and function.attr not in written
+    return isinstance(function, ast.Attribute) and (not of_self or of_data)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -5,23 +5,35 @@ from __future__ import annotations
 import ast
 from collections.abc import Container
 
+from advisor.evidence.bindings import names_in
 from advisor.evidence.loading.fetching import parsed
 
 
 def looked_up(file: str, line: int, lists: Container[str]) -> str:
     """Which of the `lists` ("self.words", "WORDS") the statement on `line` goes through to find something.
 
-    ``self.words.index(word)``, or ``word in self.words``; "" where it does neither.
+    ``self.words.index(word)``, or ``word in self.words``; "" where it does neither, or is one of several of a block, of
+    which nobody knows what each takes.
     """
     tree = parsed(file)
-    statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt)) if tree is not None else ()
-    around = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0) and not _holds_others(each)]
-    for statement in around:
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)) if tree is not None else ()
+    for function in functions:
+        statement = next((each for each in function.body if each.lineno <= line <= (each.end_lineno or 0)), None)
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return, ast.Expr)):
+            continue
+        own = set[str]().union(*(names_in(target) for target in _targets(function)))
         for node in ast.walk(statement):
             for searched in _searched(node):
-                if (name := ast.unparse(searched)) in lists:
+                name = ast.unparse(searched)
+                if name in lists and name not in own:
                     return name
     return ""
+
+
+def _targets(function: ast.FunctionDef) -> list[ast.expr]:
+    """What a function gives values itself: it may hide a list of its file's."""
+    assigns = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
+    return [target for each in assigns for target in each.targets if isinstance(target, (ast.Name, ast.Tuple))]
 
 
 def _searched(node: ast.AST) -> list[ast.expr]:
@@ -31,8 +43,3 @@ def _searched(node: ast.AST) -> list[ast.expr]:
         pairs = zip(node.ops, node.comparators, strict=True)
         return [searched for how, searched in pairs if isinstance(how, (ast.In, ast.NotIn))]
     return []
-
-
-def _holds_others(statement: ast.stmt) -> bool:
-    """Whether it is a class or a function: its lines are statements of their own. A loop is one with them."""
-    return isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))

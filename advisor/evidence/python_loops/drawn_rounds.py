@@ -35,6 +35,7 @@ _CHANGES = frozenset(
     ("extend", "insert", "pop", "popleft", "appendleft", "push", "remove", "clear", "update", "setdefault", "put",
      "write", "sample_batch", "reset", "advance", "seed", "manual_seed", "synchronize")
 )  # fmt: skip
+_WORLDS = ("env", "envs", "environment", "game", "simulator", "sim", "world")
 _MODES = ("no_grad", "inference_mode", "autocast")
 _CLOCKS = ("time", "perf_counter", "monotonic", "perf_counter_ns", "process_time", "timer")
 
@@ -98,33 +99,48 @@ def _place_around(callers: list[tuple[str, int]], text_of: Callable[[str], str])
     if inner is None or len(loops_that_draw(text_of(callers[inner][0]), callers[inner][1])) > 1:
         return None
     called = ""
-    for path, line in callers[inner:]:
+    for at, (path, line) in enumerate(callers):
         text = text_of(path)
-        if (found := loop_around(text, line, called)) is not None:
+        if at >= inner and (found := loop_around(text, line, called)) is not None:
             return path, found
         scope = scope_at(text, line)
-        if not isinstance(scope, ast.FunctionDef) or not _quiet(scope.body):
+        if not isinstance(scope, ast.FunctionDef) or not _quiet(scope.body, own=True):
             return None
         called = scope.name
     return None
 
 
 def loop_around(text: str, function: int, called: str) -> int | None:
-    """The line of the only loop that counts in the function that begins there and has another in it, or calls `called`.
+    """The line of the only loop in the function that begins there that has another in it, or calls `called`.
 
-    None where its rounds need each other.
+    None where it does not count only, or its rounds need each other.
     """
     scope = scope_at(text, function)
     if scope is None:
         return None
-    found = []
-    for loop in (node for node in ast.walk(scope) if isinstance(node, _ALL)):
-        inside = [node for each in _body(loop) for node in ast.walk(each)]
+    holding = []
+    for loop in _of_scope(scope, function):
+        inside = [node for each in _body(loop) for node in ast.walk(each)] if not isinstance(loop, ast.While) else []
         calls = (node for node in inside if isinstance(node, ast.Call))
-        holds = any(last_name(each.func) == called for each in calls) if called else _loops_in(inside)
-        if holds and _counts(loop) and _apart(text, loop):
-            found.append(line_of(loop))
-    return found[0] if len(found) == 1 else None
+        if any(last_name(each.func) == called for each in calls) if called else _loops_in(inside):
+            holding.append(loop)
+    apart = [each for each in holding if not isinstance(each, ast.While) and _counts(each) and _apart(text, each)]
+    innermost = [each for each in holding if not any(one is not each and _is_in(one, each) for one in holding)]
+    return line_of(apart[0]) if len(innermost) == 1 and apart == innermost else None
+
+
+def _is_in(inner: ast.AST, outer: ast.AST) -> bool:
+    return any(each is inner for each in ast.walk(outer))
+
+
+def _of_scope(scope: ast.AST, function: int) -> list[Loop | ast.While]:
+    """The loops in a scope; of a whole file (0) without those of its functions, which are theirs."""
+    loops = [node for node in ast.walk(scope) if isinstance(node, (*_ALL, ast.While))]
+    if not function:
+        functions = (node for node in ast.walk(scope) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        within = {id(each) for one in functions for each in ast.walk(one)}
+        loops = [each for each in loops if id(each) not in within]
+    return loops
 
 
 def _loops_in(nodes: list[ast.AST]) -> bool:
@@ -144,11 +160,7 @@ def loops_that_draw(text: str, function: int) -> list[int]:
     scope = scope_at(text, function)
     if scope is None:
         return []
-    loops = [node for node in ast.walk(scope) if isinstance(node, (*_ALL, ast.While))]
-    if not function:  # those of functions are theirs
-        functions = (node for node in ast.walk(scope) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-        within = {id(each) for one in functions for each in ast.walk(one)}
-        loops = [each for each in loops if id(each) not in within]
+    loops = _of_scope(scope, function)
     innermost = [
         each
         for each in loops
@@ -184,28 +196,63 @@ def _apart(text: str, loop: Loop) -> bool:
     return _quiet(_body(loop))
 
 
-def _quiet(body: Sequence[ast.AST]) -> bool:
-    """Whether these change nothing that was there before, train nothing, and take no time."""
+def _quiet(body: Sequence[ast.AST], own: bool = False) -> bool:
+    """Whether these change nothing that was there before, train nothing, ask for no next one, and take no time.
+
+    `own`: they are a function's, whose lists are its own; a loop collects its results in those of others.
+    """
     nodes = [node for each in body for node in ast.walk(each)]
-    own = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    stored = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    assigns = [each for each in nodes if isinstance(each, ast.Assign)]
+    # Another name for what was there before is no tensor, or list, of its own.
+    others = {
+        target.id
+        for each in assigns
+        if isinstance(each.value, (ast.Name, ast.Attribute, ast.Subscript))
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    made = stored - others
     for node in nodes:
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            return False
         if isinstance(node, ast.keyword) and node.arg in ("out", "generator"):
             return False
         if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             return False
+        if isinstance(node, ast.Subscript) and not _fills(node, made, own):
+            return False
         if isinstance(node, ast.Try) or (isinstance(node, ast.With) and not _is_a_mode(node)):
             return False
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in TRAINS or name in _CHANGES or name in _CLOCKS or name.endswith(_DIFFERENTIATES):
-            return False
-        in_place = name.endswith("_") and not name.endswith("__") and isinstance(node.func, ast.Attribute)
-        if in_place and root_name(node.func) not in own | {""}:
+        if isinstance(node, ast.Call) and not _changes_nothing(node, made, own):
             return False
     return True
+
+
+def _fills(item: ast.Subscript, made: set[str], own: bool) -> bool:
+    """Whether nothing is stored in the item, or it is one of a list or a tensor that results may be put into."""
+    known = isinstance(item.value, ast.Name) and (not own or item.value.id in made)
+    return known or not isinstance(item.ctx, ast.Store)
+
+
+def _changes_nothing(call: ast.Call, made: set[str], own: bool) -> bool:
+    """Whether a call is of nothing that goes on from one to the next; `made`: what is made where it is called."""
+    function = call.func
+    name = last_name(function)
+    if name in TRAINS or name in _CHANGES or name in _CLOCKS or name == "next" or name.endswith(_DIFFERENTIATES):
+        return False
+    if not isinstance(function, ast.Attribute):
+        return True
+    root = root_name(function)
+    if root in _WORLDS or last_name(function.value) in _WORLDS:
+        return False
+    if name in ("append", "add_", "appendleft") and not isinstance(function.value, ast.Name):
+        return False
+    if name == "append" and own and root not in made:
+        return False
+    return not (name.endswith("_") and not name.endswith("__")) or root in made | {""}
 
 
 def _is_a_mode(block: ast.With) -> bool:
