@@ -123,7 +123,7 @@ def newton_schulz(grad, steps):
         x = x.mT.contiguous()
     return x
 """,
-            parameters={"function": 4, "again": True},
+            parameters={"function": 3, "again": True},
         ),
         Example(
             before="penalty = ((w @ w.T - torch.eye(len(w))) ** 2).sum()  # <-\n",
