@@ -59,7 +59,8 @@ class EvaluationHeavy(Rule):
     part of the held-out samples tells a better model from a worse one nearly as well as all of them, and without
     gradients larger batches fit into memory. What happens between two steps while a module is put into evaluation mode,
     or a loader that does not feed the steps gives a batch, is timed and set aside from the steps; where the evaluations
-    come regularly, their seconds and the steps between them give their share of the run.
+    come regularly, their seconds and the steps between them give their share of the run. Where a ``Trainer`` keeps the
+    logits of all samples for metrics that take the largest only, that is told of however seldom it evaluates.
 
     When not: early stopping needs the measure that often; the run is short and the curve is what it is made for; a
     rollout in evaluation mode that makes the next training data is no evaluation.
@@ -89,10 +90,10 @@ class EvaluationHeavy(Rule):
         if acts_in_environment(evidence):
             return
         times = pauses.fewer(_ENOUGH, record.total_steps)
-        seldom = times >= FEWER
-        if not seldom and not gathers:
+        fewer = times >= FEWER
+        if not fewer and not gathers:
             return  # of the few that the script makes none is to go
-        saved_s = pauses.each_s * ((1 - 1 / times) if seldom else _GATHERED)
+        saved_s = pauses.each_s * ((1 - 1 / times) if fewer else _GATHERED)
         places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
         if site is not None and makes_data(text_of(site.file), site.line):
@@ -100,11 +101,11 @@ class EvaluationHeavy(Rule):
         told = _told_how_often(evidence, site)
         yield Finding(
             rule=self.id,
-            title=self.title if seldom else "Keep of the logits what an evaluation takes",
+            title=self.title if fewer else "Keep of the logits what an evaluation takes",
             summary=f"Every {pauses.every:.0f} steps the training stops for {pauses.each_s * 1e3:.1f} ms to evaluate"
             + (f", at {at(site)}" if site is not None else "")
             + f": {pauses.share:.0%} of its time.",
-            gain=Gain.of_pauses(pauses.period_s, saved_s, pauses.steps_s, _BASIS if seldom else _GATHERED_BASIS),
+            gain=Gain.of_pauses(pauses.period_s, saved_s, pauses.steps_s, _BASIS if fewer else _GATHERED_BASIS),
             evidence={
                 "evaluation_share": pauses.share,
                 "evaluation_s": pauses.each_s,
@@ -112,7 +113,7 @@ class EvaluationHeavy(Rule):
                 "step_s": evidence.step_s,
             },
             site=told["config"][0] if told else site,
-            parameters={"every": round(pauses.every * times) if seldom else None, **told, "gathers": gathers},
+            parameters={"every": round(pauses.every * times) if fewer else None, **told, "gathers": gathers},
             # What an evaluation finds decides on the training itself there, and would do so later.
             safety=Safety.BEHAVIOUR if any(_DECIDES.search(text_of(path)) for path in model_files(evidence)) else None,
         )

@@ -25,7 +25,7 @@ class GramSide(Rule):
     same comes, turned, of its transpose, whose Gram matrix is as small as its columns are few; the products take a part
     of the time that goes with the ratio of the sides, their powers with its cube. A penalty on weights that are not
     orthogonal, ``((w @ w.mT - eye) ** 2).sum()``, has the same gradient for either side. Reported where the run shows
-    the products with their shapes, and the source that a matrix is multiplied with its own transpose.
+    the products with their shapes, and the source that nothing but such a polynomial or penalty becomes of them.
 
     When not: the Gram matrix itself is wanted (similarities of all pairs, attention: not reported); another function
     of it than a polynomial is multiplied with the matrix.

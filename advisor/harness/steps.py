@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 30.0
 _PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
 _LEAST_GRADIENTS = 3  # taken with no module called: by then the hooks of those that there are would have seen one
 _MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
-_RETURNS = 2
+_RETURNS = 2  # times that a rarer one has come back: from there on it may stay away for as long as it did before
 _MOST_CALLS = 4096  # the same of models: fifty samples of a future are drawn hour by hour, one cell called for each
 _MOST_ONCE = 3  # times that what comes once in a step may come before its turn is over: in a step that was cut short
 

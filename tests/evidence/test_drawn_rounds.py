@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from advisor.evidence.python_loops.drawn_rounds import loop_around, loops_that_draw
+from advisor.evidence.python_loops.drawn_rounds import loop_of_samples, loops_that_draw
 
 APART = {
     "samples of a posterior": "for _ in range(k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",
@@ -108,7 +108,7 @@ CHANGES = {
 @pytest.mark.parametrize("body", CHANGES.values(), ids=CHANGES.keys())
 def test_what_goes_on_from_one_round_to_the_next(body: str) -> None:
     text = f"def f(self, state, last):\n    for _ in range(50):\n        {body}\n"
-    assert loop_around(text, 1, "sample") is None
+    assert loop_of_samples(text, 1, "sample") is None
 
 
 def test_a_file_s_own_loops_are_not_those_of_its_functions() -> None:
@@ -116,7 +116,7 @@ def test_a_file_s_own_loops_are_not_those_of_its_functions() -> None:
         "for _ in range(1000):\n    x = one(x)\n\n\n"
         "def self_check(x):\n    return [one(x) for _ in range(2)]\n"
     )
-    assert loop_around(text, 0, "one") is None and loop_around(text, 5, "one") == 6
+    assert loop_of_samples(text, 0, "one") is None and loop_of_samples(text, 5, "one") == 6
 
 
 def line_of(part: str) -> int:
@@ -126,9 +126,9 @@ def line_of(part: str) -> int:
 @pytest.mark.parametrize(("function", "called"), [("forecast", "sample"), ("inline", "")])
 def test_the_loop_that_draws_one_future_after_another(function: str, called: str) -> None:
     begins = line_of(f"def {function}(")
-    assert loop_around(FUTURE, begins, called) == begins + 1
+    assert loop_of_samples(FUTURE, begins, called) == begins + 1
 
 
 @pytest.mark.parametrize("function", ["play", "chain", "by_number", "sample"])
 def test_no_loop_whose_rounds_need_each_other_draws_futures(function: str) -> None:
-    assert loop_around(FUTURE, line_of(f"def {function}("), "sample") is None
+    assert loop_of_samples(FUTURE, line_of(f"def {function}("), "sample") is None

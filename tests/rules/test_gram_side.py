@@ -109,6 +109,18 @@ def test_what_is_no_polynomial_of_the_gram_matrix(update: str) -> None:
     assert turn(draft, gram) and not draft.changed and not is_polynomial(draft, gram)
 
 
+@pytest.mark.parametrize(
+    "more",
+    ["x = torch.softmax(y, 1)", "x = y - y[0]", "print(y)\n        x = y", "z = x = y", "x = y\n        y = x + g"],
+)
+def test_every_statement_of_a_round_is_looked_at(more: str) -> None:
+    """What comes behind the product with the polynomial may be of rows, or of columns."""
+    before = "x = 3.4445 * x + (-4.775 * s + 2.0315 * s @ s) @ x"
+    draft = drafted(LOOP.format(t="mT", end="x").replace(before, f"y = 1.5 * x - 0.5 * s @ x\n        {more}"))
+    (gram,) = grams(draft, 2)
+    assert turn(draft, gram) and not draft.changed and is_polynomial(draft, gram)
+
+
 def test_the_matrix_is_laid_out_as_before() -> None:
     draft = drafted(LOOP.format(t="mT", end="x.view(-1)"))
     (gram,) = grams(draft, 2)

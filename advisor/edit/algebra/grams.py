@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -96,27 +96,36 @@ def _square(draft: Draft, node: cst.BaseExpression) -> cst.BaseExpression | None
     return call if name in ("pow", "square") else None
 
 
-def is_polynomial(draft: Draft, gram: Gram, numbers: Container[str] | None = None) -> bool:
+def is_polynomial(draft: Draft, gram: Gram) -> bool:
     """Whether the statements from the Gram matrix on multiply the matrix with a polynomial of it, and do nothing else.
 
-    Up to the one that does. `numbers`: the names that are known to be numbers; without, all that are given nothing
-    there are taken for such, of which the shapes in a run tell.
+    Up to the one that does. Names that are given nothing there are taken for numbers: the shapes in a run tell.
+    """
+    for _, kind in _kinds(draft, gram, None):
+        if kind == _MATRIX:
+            return True
+        if not kind:
+            return False
+    return False
+
+
+def _kinds(draft: Draft, gram: Gram, numbers: Container[str] | None) -> Iterator[tuple[str, str]]:
+    """(name, kind) of what each statement from the Gram matrix on gives a value, to the end of its block.
+
+    "" for the kind of what is none; the name of a ``return`` is empty. `numbers`: those names that are known to be.
     """
     statement = draft.statement(gram.product)
     siblings = draft.siblings(statement) if statement is not None else []
-    kinds = {gram.matrix: _MATRIX}
+    known = {gram.matrix: _MATRIX}
     for each in siblings[siblings.index(statement) :] if statement is not None and statement in siblings else ():
-        if not isinstance(each, cst.SimpleStatementLine) or len(each.body) != 1:
-            return False
-        body = each.body[0]
-        value = body.value if isinstance(body, (cst.Assign, cst.Return)) else None
-        kind = _kind(draft, value, kinds, numbers) if value is not None else ""
-        if kind == _MATRIX:
-            return True
-        if not kind or not isinstance(body, cst.Assign) or not isinstance(body.targets[0].target, cst.Name):
-            return False
-        kinds[body.targets[0].target.value] = kind
-    return False
+        body = each.body[0] if isinstance(each, cst.SimpleStatementLine) and len(each.body) == 1 else None
+        name, value = "", body.value if isinstance(body, (cst.Assign, cst.Return)) else None
+        if isinstance(body, cst.Assign):
+            target = body.targets[0].target
+            name = target.value if len(body.targets) == 1 and isinstance(target, cst.Name) else ""
+        told = value is not None and bool(name or isinstance(body, cst.Return))
+        known[name] = _kind(draft, value, known, numbers) if told and value is not None else ""
+        yield name, known[name]
 
 
 _MATRIX, _TURNED_MATRIX, _GRAM, _NUMBER = "matrix", "turned", "gram", "number"
@@ -201,13 +210,10 @@ def _multiplies_alone(draft: Draft, loop: cst.For, gram: Gram, function: cst.Fun
     names = {each.value for each in draft.nodes(cst.Name, loop.iter)}
     if loop.orelse is not None or not isinstance(loop.body, cst.IndentedBlock) or gram.matrix in names:
         return False
-    first, last = loop.body.body[0], loop.body.body[-1]
-    ends = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
-    keeps = (
-        isinstance(ends, cst.Assign) and len(ends.targets) == 1 and draft.code(ends.targets[0].target) == gram.matrix
-    )
     numbers = {each.value for each in draft.nodes(cst.Name, loop.body) if _is_number(draft, each.value, function)}
-    return keeps and draft.statement(gram.product) is first and is_polynomial(draft, gram, numbers)
+    kinds = list(_kinds(draft, gram, numbers))
+    whole = draft.statement(gram.product) is loop.body.body[0] and all(kind for _, kind in kinds)
+    return whole and kinds[-1] == (gram.matrix, _MATRIX)
 
 
 def _is_number(draft: Draft, name: str, function: cst.FunctionDef) -> bool:

@@ -101,7 +101,7 @@ def _place_around(callers: list[tuple[str, int]], text_of: Callable[[str], str])
     called = ""
     for at, (path, line) in enumerate(callers):
         text = text_of(path)
-        if at >= inner and (found := loop_around(text, line, called)) is not None:
+        if at >= inner and (found := loop_of_samples(text, line, called)) is not None:
             return path, found
         scope = scope_at(text, line)
         if not isinstance(scope, ast.FunctionDef) or not _quiet(scope.body, own=True):
@@ -110,7 +110,7 @@ def _place_around(callers: list[tuple[str, int]], text_of: Callable[[str], str])
     return None
 
 
-def loop_around(text: str, function: int, called: str) -> int | None:
+def loop_of_samples(text: str, function: int, called: str) -> int | None:
     """The line of the only loop in the function that begins there that has another in it, or calls `called`.
 
     None where it does not count only, or its rounds need each other.
@@ -248,9 +248,7 @@ def _changes_nothing(call: ast.Call, made: set[str], own: bool) -> bool:
     root = root_name(function)
     if root in _WORLDS or last_name(function.value) in _WORLDS:
         return False
-    if name in ("append", "add_", "appendleft") and not isinstance(function.value, ast.Name):
-        return False
-    if name == "append" and own and root not in made:
+    if name == "append" and not (isinstance(function.value, ast.Name) and (not own or root in made)):
         return False
     return not (name.endswith("_") and not name.endswith("__")) or root in made | {""}
 
