@@ -172,6 +172,7 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.recomputed, record.repeated, record.gathered = first.recomputed, first.repeated, first.gathered
     record.one_hot = first.one_hot
     record.remade_weights, record.remade_share = first.remade_weights, first.remade_share
+    record.remade_bytes = first.remade_bytes
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.sparse_products, record.looped_layers = first.sparse_products, first.looped_layers
     record.attention_masks = first.attention_masks

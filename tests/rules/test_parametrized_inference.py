@@ -10,6 +10,7 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Finding
+from advisor.run import Run
 from rules.parametrized_inference import ParametrizedInference
 from tests.conftest import PYTHON, QUICK
 
@@ -43,10 +44,13 @@ for _ in range(400):
 """
 
 
-def findings(folder: Path, norm: str, rest: str) -> list[Finding]:
+def measured(folder: Path, norm: str, rest: str) -> Run:
     (folder / "infer.py").write_text(SCRIPT.format(norm=norm, rest=rest))
-    run = measure(Command(str(folder / "infer.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
-    return list(ParametrizedInference().check(Evidence.from_run(run)))
+    return measure(Command(str(folder / "infer.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+
+
+def findings(folder: Path, norm: str, rest: str) -> list[Finding]:
+    return list(ParametrizedInference().check(Evidence.from_run(measured(folder, norm, rest))))
 
 
 @pytest.mark.slow
@@ -65,6 +69,20 @@ def test_weights_that_an_inference_makes_anew_are_found(norm: str, removed: str,
     fix = ParametrizedInference().fix(finding, Sources())
     assert isinstance(fix, Edit)
     assert removed in fix.diff(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_no_cache_holds_the_layers_have_to_read_themselves(tmp_path: Path) -> None:
+    run = measured(tmp_path, NEW, INFERS)
+    assert 6 * 400 * 400 * 4 <= run.record.remade_bytes < 2 * 6 * 400 * 400 * 4
+    (whole,) = ParametrizedInference().check(Evidence.from_run(run))
+    remaking = float(whole.evidence["remaking_s"])
+    run.record.remade_bytes = (32 << 20) + 20e9 * remaking / 2  # half of it is the read that the layers then pay
+    (half,) = ParametrizedInference().check(Evidence.from_run(run))
+    assert 1.0 < half.gain.likely < 0.8 * whole.gain.likely
+    run.record.remade_bytes += 20e9 * remaking
+    assert list(ParametrizedInference().check(Evidence.from_run(run))) == []
 
 
 @pytest.mark.slow

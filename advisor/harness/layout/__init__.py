@@ -269,7 +269,8 @@ class RunRecord:
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step, and …
     remade_weights: dict[str, float] = field(default_factory=dict)
-    remade_share: float = 0.0  # … how much all of it is of what torch's functions take in the forwards
+    remade_share: float = 0.0  # … how much all of it is of what torch's functions take in the forwards, and …
+    remade_bytes: float = 0.0  # … the size of what is made in a step
     frozen: list[Frozen] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters and other leaves that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes

@@ -139,7 +139,7 @@ class Constants:
         self._copied = CopiedOperands(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
-        self.remade_share = 0.0
+        self.remade_share, self.remade_bytes = 0.0, 0.0
         self._remade = RemadeWeights()
         self._frozen = FrozenParts(self._torch, self._numbers, self._sameness.alike, self._trained)
 
@@ -208,6 +208,7 @@ class Constants:
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
                     self.remade = self._remade.per_step(_WATCHED, share)
+                    self.remade_bytes = self._remade.bytes / _WATCHED
                     self._fixed = self._frozen.found(_WATCHED)
             self._forget()
         elif self._ended < _FIRST:
@@ -427,9 +428,9 @@ class Constants:
     def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
         if self._steps:
-            self._remade.called(seconds)
-            self._rows.called(seconds)
             with unseen(self._torch):
+                self._remade.called(result, seconds)
+                self._rows.called(seconds)
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)

@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 # Files of torch.nn.utils that make weights: the newer norms, and a user's own, do so by parametrize.
 _ENDS = tuple(
@@ -19,14 +20,16 @@ class RemadeWeights:
     """Told of each function of torch's that a watched forward calls; one for each training."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # by what makes them
+    bytes: int = 0  # of all that was made
     making: bool = False  # the last function that was told of made one
 
-    def called(self, seconds: float) -> None:
-        """A function has run for so long."""
+    def called(self, result: Any, seconds: float) -> None:
+        """A function has run for so long and given this."""
         maker = _weight_maker()
         self.making = bool(maker)
         if maker:
             self.seconds[maker] = self.seconds.get(maker, 0.0) + seconds
+            self.bytes += getattr(result, "nbytes", 0)
 
     def total(self) -> float:
         """Seconds in all that was watched."""

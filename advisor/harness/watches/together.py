@@ -119,6 +119,7 @@ class Watches:
         record.recomputed, record.repeated = seen.found, seen.repeated
         record.gathered, record.one_hot = seen.gathered, seen.one_hot
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
+        record.remade_bytes = seen.remade_bytes
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.sparse_products, record.looped_layers = seen.sparse_products, seen.looped_layers
         record.attention_masks = seen.attention_masks
