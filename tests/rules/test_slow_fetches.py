@@ -160,6 +160,7 @@ _PIECES = {
     "pairs of words": ("for i in range(len(x)):\n    out.append(x[i] + x[i + 1])", False),
     "pieces of a text": ("for i in range(len(x)):\n    out.append(x[i : i + 3])", False),
     "words": ("for i in range(len(x)):\n    out[i] = vocabulary[x[i]]", False),
+    "rows, by NumPy": ("x = np.apply_along_axis(lambda row: row - row.mean(), 1, self.x[i])", True),
     "no index": ("for word in x:\n    out.append(np.mean(table[word][0:3]))", False),
     "no loop": ("i = 3\nout[0, i] = np.mean(x[i : i + 8])\n\n\n\n", False),
 }
