@@ -90,6 +90,25 @@ def test_rows_that_an_earlier_call_was_given() -> None:
     )
 
 
+def neighbours(part: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Each of 12 nodes with three others: 36 rows of 12 different ones."""
+    return torch.stack([part(x[[i, (i + 1) % 12, (i + 5) % 12]]).amax(0) for i in range(12)])
+
+
+def test_rows_that_each_of_many_small_calls_is_given() -> None:
+    words = torch.zeros(12, 1000)  # nearly all zeros, wherever one looks
+    words[torch.arange(12), 80 * torch.arange(12) + 7] = 1.0
+    (line,) = found(nn.Linear(1000, 5), neighbours, words)
+    assert (line.order, line.rows) == ("calls", 3)
+    # In the first three calls, of less than eight rows and of one more, nothing is counted.
+    assert 10.0 * 1 / 3 < line.seconds <= (36 - 12) / 3
+
+
+def test_small_calls_that_write_a_text_are_left_alone() -> None:
+    with torch.no_grad():
+        assert found(layers(), neighbours, torch.randn(12, 6)) == []
+
+
 def test_sequences_first_rows_are_columns() -> None:
     lstm = nn.LSTM(6, 8)
     (line,) = found(lstm, lambda part, x: part(x.repeat(1, 4, 1))[0], torch.randn(9, 16, 6))

@@ -23,7 +23,8 @@ from .by_line import ByLine, when_differentiated
 
 _LEAST_COPIES = 1.5  # of a row, on average, where it is repeated in one call; of those of several: of which a tenth …
 _LEAST_KNOWN = 0.1  # … had been computed before
-_LEAST_ROWS, _MOST_ROWS = 8, 1 << 16  # of a call
+_LEAST_ROWS, _MOST_ROWS = 8, 1 << 16  # of a call, or of all so far that a backward will go through: then of each …
+_LEAST_OF_MANY = 2  # … so many, a node's neighbours say
 _MOST_KEPT = 1 << 17  # rows of all calls in a step
 _SAMPLED = 64  # numbers of each row, spread over it by …
 _STRIDES = (7919, 104729, 1299709, 15485863)  # … primes, one for each dimension in turn
@@ -35,7 +36,8 @@ _MOST_TENSORS = 16  # of a call
 _ORDERED = ("block", "tile")  # how rows are repeated: aabb, abab
 # Of a row, from so many on it is not for the dropout that it is repeated: contrastive learning takes each twice.
 _MANY_TIMES = 3
-_MOST_WHOLE = 4096  # whole numbers of a row that are all looked at: ids of texts that differ in their ends
+_MOST_WHOLE = 4096  # numbers of a row that are all looked at: of ids of texts, which may differ in their ends, and …
+_FEW_ROWS = 64  # … of so few rows of any kind: counts of words, say, are nearly all zeros
 
 
 @dataclass
@@ -147,14 +149,15 @@ class RepeatedRows:
             return
         dim = _rows_in(self.torch, module)
         rows = tensors[0].shape[dim] if tensors and tensors[0].dim() > dim else 0
-        if not _LEAST_ROWS <= rows <= _MOST_ROWS or not self._is_looked_at(module):
+        if not _LEAST_OF_MANY <= rows <= _MOST_ROWS or not self._is_looked_at(module):
             return
         of_rows = [each for each in tensors if each.dim() > dim and each.shape[dim] == rows]
         others = any(rows in each.shape for each in tensors if each.dim() <= dim or each.shape[dim] != rows)
         if not all(_readable(self.torch, each) for each in of_rows):
             return
         hashes, constant = self._hashes(of_rows, dim)
-        seen = self._seen.setdefault((id(module), *((each.shape[dim + 1 :], each.dtype) for each in of_rows)), _Seen())
+        key = id(module), rows <= _FEW_ROWS, *((each.shape[dim + 1 :], each.dtype) for each in of_rows)
+        seen = self._seen.setdefault(key, _Seen())
         if self._kept + rows > _MOST_KEPT:
             return
         call = self._call(module, dim, hashes, constant, seen)
@@ -179,6 +182,7 @@ class RepeatedRows:
         within, known = int((copies & (first >= before)).sum()), int((first < before).sum())
         call = _Call(module, dim, hashes, seen, first)
         call.copies = rows >= _LEAST_COPIES * (rows - within) or known >= _LEAST_KNOWN * rows
+        call.copies = call.copies and every.numel() >= _LEAST_ROWS
         if not call.copies:
             return call
         call.order = "calls" if known else _order(torch, first)
@@ -218,6 +222,8 @@ class RepeatedRows:
         if not _readable(torch, result):
             return
         few, seen, recorded = self._few(result, call.dim), call.seen, bool(result.requires_grad)
+        if rows < _LEAST_ROWS and not recorded:  # one more token of each text that is written, say
+            return
         if counted and not call.left_alone and self.followed() == self._followed:
             call.dropout = call.dropout and self._repeated_alike(call, _given(named, torch))
             self._count(call, few, result, recorded)
@@ -310,7 +316,8 @@ class RepeatedRows:
         torch: Any = self.torch
         rows = tensor.detach().movedim(dim, 0)
         sizes = rows.shape[1:]
-        if rows[0].numel() <= (_SAMPLED if rows.is_floating_point() else _MOST_WHOLE):
+        all_of_it = len(rows) <= _FEW_ROWS or not rows.is_floating_point()
+        if rows[0].numel() <= (_MOST_WHOLE if all_of_it else _SAMPLED):
             return rows.reshape(rows.shape[0], -1).double().clone()  # not the script's own memory
         number = torch.arange(_SAMPLED)
         places = tuple(
