@@ -54,8 +54,12 @@ if TYPE_CHECKING:
 _LARGE_FLOP, _LARGE_SCALE, _SMALL_SCALE, _CONVOLUTION_SCALE = 1e8, 0.45, 0.58, 0.55
 _AMX_SCALE = 0.35
 _UNITS = ("amx_bf16", "avx512_bf16")
-# Products below this size lose: four layers of 512 on 4 rows (2.1 MFLOP each) took 1.42 times as long.
-_LEAST_FLOP = 8e6
+# A call of a product takes so much longer in bfloat16, whatever its size: 4 layers of 128 on 1 row 0.080 ms for 0.020,
+# 40 of 512 on 4 rows 1.66 for 3.68, 30 of 1024 on 4 rows 4.5 for 10.8 (torch 2.14, one thread of an EPYC). One row is
+# no more work than reading the weights, which are half as many bytes: 0.65 and 0.67 of 6.4 and 2.5 ms, with two threads
+# 0.42 to 0.58; a GPT-2 of 167 million weights that writes word by word 1.84 times as fast.
+_CALL_S, _ONE_ROW_SCALE = 15e-6, 0.5
+_ONE_ROW = re.compile(r"\[1,\d+\],\[\d+,\d+\]")
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
 # Numbers of rows, say: ids among the features. bfloat16 has 8 bits for them, and 999 becomes 1000.
 _WHOLE = re.compile(r"\](\.(long|int)\(\)|\.to\((dtype=)?torch\.(long|int|int64|int32)\))|\b(one_hot|bucketize)\(")
@@ -71,7 +75,8 @@ class HalfInference(Rule):
     float32. GPUs without bfloat16 (before compute capability 8.0) get float16.
 
     When not: outputs are sensitive to rounding (bfloat16 has 8 bits: the advisor compares the outputs before it keeps
-    the change) or leave float16's range; on a CPU, products are small, or convolutions depthwise.
+    the change) or leave float16's range; on a CPU, products are small and their weights in its caches, or convolutions
+    depthwise.
 
     Source: Intel, "Intel 64 and IA-32 Architectures Optimization Reference Manual" (AVX512_BF16, AMX); by how much is
     measured on a CPU, on five models, and a prior on a GPU; PyTorch performance tuning guide, "Use mixed precision".
@@ -410,7 +415,7 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     unit = next((flag for flag in _UNITS if flag in flags), None)
     rows = [row for row in evidence.operators if _MATRIX.match(row.name)]
     flops, calls = evidence.flops, sum(row.count for row in rows)
-    if unit is None or not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
+    if unit is None or not flops.per_step or flops.uncounted >= 0.25 * calls:
         return None
     if not rows or any(is_depthwise(shape) for row in rows for shape in row.shapes):
         return None
@@ -421,6 +426,9 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     if unit == "amx_bf16":
         scale = dict.fromkeys(scale, _AMX_SCALE)
     scale |= {name: left for name, left in linear_on_cpu(evidence, products).items() if name in scale}
+    for row in rows:
+        if row.shapes and all(map(_ONE_ROW.search, row.shapes)):
+            scale[row.name] = _ONE_ROW_SCALE
     share = sum(row.share for row in rows)
     figures: dict[str, float | str | None] = {
         "matrix_operator_share": share,
@@ -428,7 +436,10 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         "flops_per_step": flops.per_step,
     }
     summary = f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
-    return Change(operator_scale=no_faster(evidence, scale)), figures, summary
+    left = no_faster(evidence, scale)
+    for row in rows:
+        left[row.name] += _CALL_S * row.count / row.self_s if row.self_s else 0.0
+    return Change(operator_scale=left), figures, summary
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:

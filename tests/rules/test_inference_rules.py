@@ -238,15 +238,15 @@ def test_gradients_nobody_needs_cost_the_host_beside_a_gpu(scene: Any, tmp_path:
 # half-inference
 
 
-def multiplying(scene: Any, flop_each: int = 2 * 256 * 512 * 512, flags: tuple[str, ...] = ("avx512_bf16",)) -> Any:
-    """A CPU run that only infers, most of its step in products of two matrices, of so many FLOP each."""
+def multiplying(scene: Any, rows: int = 256, products: int = 4, flags: tuple[str, ...] = ("avx512_bf16",)) -> Any:
+    """A CPU run that only infers, 9.2 ms of its 10 in so many products of two matrices."""
     made = inferring(scene, 10.0, 0, output_grad=False)
     made.record.environment.cpu_flags = list(flags)
-    rows = flop_each // (2 * 512 * 512)
-    for number in range(4):
-        made.each(
-            "cpu_op", "aten::mm", 0.1 + 2.4 * number, 2.4 + 2.4 * number, **{"Input Dims": [[rows, 512], [512, 512]]}
-        )
+    each_ms = 9.6 / products
+    for number in range(products):
+        start = 0.1 + each_ms * number
+        shapes = {"Input Dims": [[rows, 512], [512, 512]]}
+        made.each("cpu_op", "aten::mm", start, start + each_ms * 23 / 24, **shapes)
     return made
 
 
@@ -257,7 +257,17 @@ def test_large_products_in_float32_are_reported(scene: Any, tmp_path: Path) -> N
 
 
 def test_small_products_are_left_in_float32(scene: Any, tmp_path: Path) -> None:
-    assert found(multiplying(scene, flop_each=2 * 4 * 512 * 512), tmp_path, "half-inference") is None
+    """Called, one takes longer than such a product in float32: 0.015 and 0.58 of 0.023 ms."""
+    assert found(multiplying(scene, rows=4, products=400), tmp_path, "half-inference") is None
+
+
+def test_one_row_is_as_much_work_as_reading_the_weights(scene: Any, tmp_path: Path) -> None:
+    """Half of 9.2 ms, and 0.015 more for each product, whatever the processor makes of larger ones."""
+    made = multiplying(scene, rows=1, products=48)
+    made.record.environment.rates = {"bfloat16": {"product": 0.2, "convolution": 1.0}}
+    finding = found(made, tmp_path, "half-inference")
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(10 / (0.8 + 9.2 / 2 + 48 * 0.015), rel=0.05)
 
 
 def test_processor_without_bfloat16_is_left_alone(scene: Any, tmp_path: Path) -> None:
